@@ -31,7 +31,7 @@ fn both_ends_send_less_while_frames_are_marked() {
         ctl(&target, &format!("fault add ecn {mark}"));
         let marked = gigabits(&measure(&socket, &words));
         ctl(&target, "fault clear");
-        assert!(marked > 0.0 && marked < free / 4.0, "{test}: {marked} Gb/s with marks, {free} without");
+        assert!(marked > 0.0 && marked < free / 2.0, "{test}: {marked} Gb/s with marks, {free} without");
     }
     assert!(counter("cnps_sent") > 0 && counter("cnps_rcvd") > 0 && counter("rate_stalls") > 0);
     assert!(target.stop().iter().any(|line| line.contains("rate_stalls=")));

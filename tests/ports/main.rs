@@ -28,6 +28,7 @@ mod operate;
 mod output;
 mod peers;
 mod perftest;
+mod queues;
 mod quick_start;
 mod regions;
 mod reload;

@@ -38,7 +38,7 @@ use super::burst::{Burst, Frames};
 use super::capture::RxRecorder;
 use super::host::WorkerHost;
 use super::identity::PortIdentity;
-use super::injector::{Injector, Packet, Refusals};
+use super::injector::{Injector, Judged, Packet, Refusals};
 use super::stats::WorkerStats;
 use crate::multicast::group_macs;
 
@@ -367,13 +367,14 @@ impl<H: WorkerHost> Dispatcher<H> {
 
 /// Dispatch with a fault injector between the queue and step 1.
 impl<H: WorkerHost> Dispatcher<H> {
-    /// Moves packets into the injector. Returns how many bytes were in them.
+    /// Moves the packets of a burst into the injector, of which some may be `judged` already. Returns how many bytes were in them.
     pub fn inject<P: Packet>(
         &mut self,
         now: Instant,
         port: PortId,
         injector: &mut Injector<P>,
         packets: impl Iterator<Item = P>,
+        mut judged: Judged,
     ) -> u64 {
         let mut bytes = 0;
         for packet in packets {
@@ -381,7 +382,7 @@ impl<H: WorkerHost> Dispatcher<H> {
             if let Some(recorder) = &mut self.recorder {
                 recorder.remember(packet.bytes());
             }
-            if !injector.accept(now, packet) {
+            if !injector.accept_next(now, packet, &mut judged) {
                 self.count_drop(DropReason::Injected);
                 if let Some(recorder) = &mut self.recorder {
                     recorder.record_remembered(now, port, DropReason::Injected);

@@ -22,7 +22,7 @@ use rxe_sync::Arrivals;
 
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRingEnd};
-use super::origin::{FromPort, FromWorkers, PortDispatcher, dispatch_due, flush_rings, take_all};
+use super::origin::{FromPort, FromWorkers, PortDispatcher, dispatch_due, flush_rings, frames, take_all};
 use super::port_orders::PortOrders;
 use super::ports::RxPort;
 use super::tx_path::TxPath;
@@ -210,8 +210,9 @@ impl Worker {
                 stats.rx_frames.add(count as u64);
             }
             let mut origin = FromPort { port: *port, rings: outbound, pool: queue.pool() };
-            if let Some(injector) = faults {
-                stats.rx_bytes.add(dispatcher.inject(now, *port, injector, take_all(burst)));
+            let judged = faults.as_mut().and_then(|injector| injector.pass(frames(burst)).err().zip(Some(injector)));
+            if let Some((judged, injector)) = judged {
+                stats.rx_bytes.add(dispatcher.inject(now, *port, injector, take_all(burst), judged));
                 burst.clear();
                 busy |= dispatch_due(dispatcher, now, now, &mut origin, injector, burst);
             } else if count > 0 {

@@ -2,7 +2,8 @@
 //! CE-marked, as rules and their seeds decide.
 //!
 //! An [`Injector`] serves one direction of one worker's queue of one port. Every frame enters by
-//! [`accept`](Injector::accept) and leaves by [`next`](Injector::next) when it is due. Between two turns an injector holds
+//! [`accept`](Injector::accept) and leaves by [`next`](Injector::next) when it is due; a burst whose frames all pass
+//! unchanged need not enter ([`pass`](Injector::pass)). Between two turns an injector holds
 //! at most [`Room::capacity`] frames; if there are more, the earliest leave before they are due. Requests are refused by
 //! [`Refusals`], at the worker that owns their queue pair.
 
@@ -148,7 +149,7 @@ impl Parts {
 }
 
 /// The decision of all rules about a frame.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 struct Verdict {
     dropped: bool,
     /// The frame is duplicated; the delay of the copy.
@@ -158,6 +159,15 @@ struct Verdict {
     late: Duration,
     /// The frame is reordered behind this many later ones.
     overtakers: Option<u32>,
+}
+
+/// What was decided about the first frames of a burst.
+#[derive(Default)]
+pub struct Judged {
+    /// Frames that pass unchanged.
+    passed: usize,
+    /// The one behind them.
+    next: Option<(Verdict, Parts)>,
 }
 
 /// See the module.
@@ -235,20 +245,61 @@ impl<P: Packet> Injector<P> {
         &self.stats
     }
 
+    /// Applies the rules to the frames of a burst, while it holds none. If all pass unchanged, they have passed.
+    ///
+    /// # Errors
+    /// How far that went: the frames have to be accepted, each by [`accept_next`](Self::accept_next).
+    pub fn pass<'f>(&mut self, frames: impl Iterator<Item = &'f [u8]>) -> Result<(), Judged> {
+        if self.held() > 0 {
+            return Err(Judged::default());
+        }
+        let mut passed = 0;
+        for frame in frames {
+            let judged = self.judge(frame);
+            if judged.0 != Verdict::default() {
+                return Err(Judged { passed, next: Some(judged) });
+            }
+            passed += 1;
+        }
+        self.stats.delivered.add(passed as u64);
+        Ok(())
+    }
+
+    /// Queues the next frame of a burst about which `judged` tells what was decided. Returns false if it was dropped.
+    pub fn accept_next(&mut self, now: Instant, packet: P, judged: &mut Judged) -> bool {
+        if judged.passed > 0 {
+            judged.passed -= 1;
+            self.enqueue(now, Duration::ZERO, packet);
+            return true;
+        }
+        let (verdict, parts) = judged.next.take().unwrap_or_else(|| self.judge(packet.bytes()));
+        self.carry_out(now, packet, verdict, &parts)
+    }
+
     /// Applies the rules to a frame and queues it. Returns false if it was dropped.
-    pub fn accept(&mut self, now: Instant, mut packet: P) -> bool {
-        let roce = match classify(packet.bytes()) {
+    pub fn accept(&mut self, now: Instant, packet: P) -> bool {
+        let (verdict, parts) = self.judge(packet.bytes());
+        self.carry_out(now, packet, verdict, &parts)
+    }
+
+    /// The decision of the rules about a frame.
+    fn judge(&mut self, frame: &[u8]) -> (Verdict, Parts) {
+        let classified = classify(frame);
+        let roce = match &classified {
             Ok(Frame::Roce(roce)) => Some(roce),
             _ => None,
         };
         if roce.is_none() && self.rules.iter().all(|rule| rule.fault.rule.matches.scope == FaultScope::Roce) {
             self.stats.out_of_scope.inc();
-            self.enqueue(now, Duration::ZERO, packet);
-            return true;
+            return <(Verdict, Parts)>::default();
         }
         self.stats.frames.inc();
-        let parts = roce.as_ref().map(Parts::of).unwrap_or_default();
-        let verdict = self.decide(packet.bytes().len(), roce.as_ref(), &parts);
+        let parts = roce.map(Parts::of).unwrap_or_default();
+        (self.decide(frame.len(), roce, &parts), parts)
+    }
+
+    /// Carries out the decision about a frame and queues it. Returns false if it was dropped.
+    fn carry_out(&mut self, now: Instant, mut packet: P, verdict: Verdict, parts: &Parts) -> bool {
         if verdict.dropped {
             self.stats.dropped.inc();
             return false;
@@ -256,7 +307,7 @@ impl<P: Packet> Injector<P> {
         // Copied before corruption: the copy stays intact.
         let copy = verdict.copy.and_then(|late| Some((late, self.copy(&packet)?)));
         if verdict.changes != 0 {
-            self.change(packet.bytes_mut(), &parts, verdict.changes);
+            self.change(packet.bytes_mut(), parts, verdict.changes);
         }
         let earlier = self.held_back.len();
         if let Some(overtakers) = verdict.overtakers {

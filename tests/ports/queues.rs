@@ -1,0 +1,46 @@
+//! A queue of net_af_packet for each lcore: the kernel distributes flows over them (packet fanout).
+
+use std::process::Command;
+use std::time::Duration;
+
+use rxe_inspect::protocol::Request;
+use rxe_inspect::report::CounterGroup;
+use rxe_testkit::process::{self, Streams};
+
+use super::bench::told;
+use super::output::with_pair;
+use super::veth::{AF_PACKET, VethTarget};
+
+/// Longer than a run takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn each_lcore_receives_flows_by_a_queue_of_its_own() {
+    with_pair(|| {
+        let mut target = VethTarget::start_on("q", &format!("{AF_PACKET},qpairs=2"), Streams::default(), &[]);
+        target.prints("ready ");
+        let words = "write-bw -s 8192 -q 32 -n 3200 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
+        bench
+            .args(["-l", "0", "--in-memory", "--no-pci", "--no-telemetry"])
+            .arg(format!("--file-prefix={}b", target.prefix))
+            .arg(format!("--vdev={}", AF_PACKET.replace("rxa", "rxb")))
+            .arg("--")
+            .args(words.split_whitespace());
+        let done = process::run(&mut bench, LIMIT).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(done.code, 0, "{}", told(&done));
+        let groups: Vec<CounterGroup> = target.client().ask(&Request::Counters).unwrap();
+        let count = |name: &str| -> Vec<u64> {
+            let of_workers = groups.iter().filter(|group| group.group == "worker" && group.scope == "lcore");
+            of_workers.filter_map(|group| group.get(name)).collect()
+        };
+        // The source port of each queue pair chooses its queue.
+        let (received, executed) = (count("rx_frames"), count("qp_packets"));
+        let total: u64 = received.iter().sum();
+        assert_eq!(received.len(), 2);
+        assert!(received.iter().all(|&frames| frames * 8 > total), "received {received:?}");
+        assert!(executed.iter().all(|&packets| packets * 4 > total), "executed {executed:?}");
+        assert!(count("handoff_out").iter().all(|&frames| frames > 0));
+        assert!(target.terminate().success());
+    });
+}
