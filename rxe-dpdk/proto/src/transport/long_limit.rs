@@ -7,7 +7,8 @@
 //! messages, as a window of delay-based congestion control does: it keeps them near a multiple of the shortest one that their queue
 //! pair has measured. Without short messages there is no limit.
 //!
-//! A peer that never answers holds its bytes for two periods at most: then they are taken for lost.
+//! A peer that never answers holds its bytes for two periods at most: then they are taken for lost, and until it answers or the
+//! retransmission begins nothing more is sent to it.
 
 use crate::time::{Duration, Instant};
 use crate::wire::PortId;
@@ -22,13 +23,14 @@ const HOLD: u64 = 10_000_000;
 const PERIOD: u64 = 2_000_000;
 
 /// The round trip of a short message that is wanted, in shortest round trips.
-const SHORTEST_ROUND_TRIPS: u64 = 4;
+const SHORTEST_ROUND_TRIPS: u64 = 3;
 
 /// The limit's unit, which a short round trip adds.
 const UNIT: u64 = 1024;
 
-/// The least and the most, in units. The first round trips of a queue pair are measured with the least.
-const LEAST: u32 = 16;
+/// The least and the most, in units. The first round trips of a queue pair are measured with the least: fewer packets keep two
+/// cores from working at the same time (docs/performance-notes.md).
+const LEAST: u32 = 48;
 const MOST: u32 = 1024;
 
 /// What a queue pair has outstanding of a port's limit.
@@ -225,12 +227,12 @@ mod tests {
     #[test]
     fn room_is_half_of_the_limit_and_what_is_left_of_it() {
         let (mut limit, charge) = limited(1);
-        assert_eq!((limit.room(4096), limit.room(1024), limit.room(256)), (2, 8, 32));
+        assert_eq!((limit.room(4096), limit.room(1024), limit.room(256)), (6, 24, 96));
         limit.release(charge);
-        let charge = limit.charge(at(100), (PORT, 3, 4096), charge, true);
+        let charge = limit.charge(at(100), (PORT, 11, 4096), charge, true);
         assert_eq!((limit.room(4096), limit.room(1024)), (1, 4));
         limit.release(charge);
-        limit.charge(at(100), (PORT, 4, 4096), charge, true);
+        limit.charge(at(100), (PORT, 12, 4096), charge, true);
         assert_eq!((limit.has_room(), limit.room(256)), (false, 0));
     }
 
@@ -241,15 +243,15 @@ mod tests {
             (0..count).for_each(|n| limit.short_answered(at(200 + 2_000 * n), round_trip, 2_000));
             limit.limit()
         };
-        assert_eq!(steps(&mut limit, 7_000, 100), 116 * 1024);
-        assert!(steps(&mut limit, 10_000, 1) < 100 * 1024);
-        assert_eq!(steps(&mut limit, 1_000_000, 100), 16 * 1024);
-        assert_eq!(steps(&mut limit, 7_000, 5_000), 1024 * 1024);
+        assert_eq!(steps(&mut limit, 5_000, 100), 148 * 1024);
+        assert!(steps(&mut limit, 10_000, 1) < 110 * 1024);
+        assert_eq!(steps(&mut limit, 1_000_000, 100), 48 * 1024);
+        assert_eq!(steps(&mut limit, 5_000, 5_000), 1024 * 1024);
     }
 
     #[test]
     fn bytes_of_a_silent_peer_count_for_two_periods() {
-        let (mut limit, silent) = limited(4);
+        let (mut limit, silent) = limited(12);
         let mut other = Charge::default();
         for millis in 0..4 {
             limit.release(other);
@@ -259,12 +261,12 @@ mod tests {
         }
         limit.mix(at(4_100));
         assert!(limit.has_expired(silent) && !limit.has_expired(other));
-        assert_eq!(limit.room(4096), 2);
+        assert_eq!(limit.room(4096), 6);
         // It has no effect any more.
         limit.release(silent);
-        assert_eq!(limit.room(4096), 2);
+        assert_eq!(limit.room(4096), 6);
         // What it sends next counts.
-        let silent = limit.charge(at(4_100), (PORT, 3, 4096), silent, false);
+        let silent = limit.charge(at(4_100), (PORT, 11, 4096), silent, false);
         assert!(!limit.has_room() && !limit.has_expired(silent));
         // Nothing at all for a long time.
         limit.mix(at(100_000));

@@ -221,10 +221,7 @@ impl Qp {
         if cx.mix == Mix::Limited && self.common.qp_type == QpType::Rc {
             match self.limited_quantum(cx) {
                 Some(limit) => quantum = quantum.min(limit),
-                None => {
-                    self.hold(cx);
-                    return (written, outcome);
-                }
+                None => return (written, outcome),
             }
         } else {
             self.requester.lift_limit();

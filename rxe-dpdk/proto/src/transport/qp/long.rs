@@ -9,24 +9,25 @@ use super::Qp;
 
 impl Qp {
     /// Request packets that may be written in this turn, where the port limits long messages, with the last of them requesting an ACK;
-    /// `None` when the next one has to wait for the limit.
+    /// `None` when the next one has to wait: for the limit, or, if its peer is silent, for an answer or for the retransmission.
     #[cold]
     pub(super) fn limited_quantum(&mut self, cx: &mut Context) -> Option<usize> {
         if !self.requester.continues_long() {
             return Some(usize::MAX);
         }
+        if self.requester.has_forgotten() {
+            return None;
+        }
         let room = cx.scheduler.limit_mut(self.port()).map_or(u32::MAX, |limit| limit.room(self.common.mtu));
         // What has been sent may be waiting for the next packet to request an ACK.
         let room = room.max(u32::from(self.requester.lacks_ack_request()));
-        (room > 0).then(|| self.requester.limit_long(room))
-    }
-
-    /// The next request has to wait for the limit of long messages.
-    #[cold]
-    pub(super) fn hold(&mut self, cx: &mut Context) {
-        cx.stats.long_stalls.inc();
-        self.held = true;
-        cx.scheduler.hold(self.port(), self.common.qpn.slot());
+        if room == 0 {
+            cx.stats.long_stalls.inc();
+            self.held = true;
+            cx.scheduler.hold(self.port(), self.common.qpn.slot());
+            return None;
+        }
+        Some(self.requester.limit_long(room))
     }
 
     /// Requests may be sent again.

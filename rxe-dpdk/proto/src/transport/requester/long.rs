@@ -27,6 +27,11 @@ impl Requester {
         self.long_from = self.una.max(self.long_from).add(packets as u32);
     }
 
+    /// Whether outstanding packets were taken for lost.
+    pub(in crate::transport) fn has_forgotten(&self) -> bool {
+        self.una < self.long_from
+    }
+
     /// Whether the packet at the cursor is of a long message and new.
     pub(in crate::transport) fn continues_long(&self) -> bool {
         self.cursor >= self.sent && self.sq.get(self.cursor_wqe).is_some_and(|wqe| wqe.packets > 1)
