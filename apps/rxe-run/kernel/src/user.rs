@@ -57,6 +57,22 @@ pub fn read(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
+/// Copies `ranges` of the program, one after the other, to `dst`, which has the length of all of them. Returns how many bytes, from the
+/// first one on, were copied: not all when some are not mapped or readable.
+pub fn read_ranges(ranges: &[RemoteIoVec], dst: &mut [u8]) -> usize {
+    if dst.is_empty() {
+        return 0;
+    }
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return read_ranges_of_file(ranges, dst);
+    }
+    match process_vm_readv(own(), &mut [IoSliceMut::new(dst)], ranges) {
+        Ok(copied) => copied,
+        Err(error) if is_forbidden(error) => read_ranges_of_file(ranges, dst),
+        Err(_) => 0,
+    }
+}
+
 /// Copies `src` to address `to` of the program.
 ///
 /// # Errors
@@ -92,6 +108,20 @@ fn read_of_file(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
     memory.read_exact_at(dst, from).map_err(|_| Errno::EFAULT)
 }
 
+/// [`read_ranges`] by the file of the memory.
+fn read_ranges_of_file(ranges: &[RemoteIoVec], dst: &mut [u8]) -> usize {
+    let Ok(memory) = File::open("/proc/self/mem") else { return 0 };
+    let mut copied = 0;
+    for range in ranges {
+        let Some(dst) = dst.get_mut(copied..copied + range.len) else { break };
+        if memory.read_exact_at(dst, range.base as u64).is_err() {
+            break;
+        }
+        copied += range.len;
+    }
+    copied
+}
+
 /// [`write()`] by the file of the memory.
 fn write_to_file(to: u64, src: &[u8]) -> Result<(), Errno> {
     let memory = File::options().write(true).open("/proc/self/mem").map_err(|error| errno(&error))?;
@@ -119,6 +149,22 @@ mod tests {
             assert_eq!(read(0, &mut copy), Err(Errno::EFAULT));
             assert_eq!(write(8, &copy), Err(Errno::EFAULT));
             assert_eq!(write(8, &[]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn ranges_are_copied_up_to_the_first_that_is_not_mapped() {
+        let (one, two) = (*b"one", *b"second");
+        let range = |bytes: &[u8]| RemoteIoVec { base: bytes.as_ptr().addr(), len: bytes.len() };
+        let nothing = RemoteIoVec { base: 8, len: 2 };
+        for read in [read_ranges as fn(_: &[RemoteIoVec], _: &mut [u8]) -> usize, read_ranges_of_file] {
+            let mut copy = [0; 11];
+            assert_eq!(read(&[range(&one), range(&two)], &mut copy[..9]), 9);
+            assert_eq!(&copy[..9], b"onesecond");
+            assert_eq!(read(&[range(&two), nothing, range(&one)], &mut copy), 6);
+            assert_eq!(&copy[..6], b"second");
+            assert_eq!(read(&[nothing, range(&two)], &mut copy[..8]), 0);
+            assert_eq!(read(&[], &mut []), 0);
         }
     }
 }

@@ -18,6 +18,9 @@ pub(super) struct Limits {
     pub(super) qp_wr: u32,
     pub(super) sge: u32,
     pub(super) inline_data: u32,
+    /// The longest message whose payload may be read before it is sent: the engine keeps as many bytes for each entry of a send
+    /// queue.
+    pub(super) early_data: u32,
     pub(super) rd_atomic: u32,
     pub(super) mcast_groups: u32,
     pub(super) mcast_qps: u32,
@@ -43,6 +46,7 @@ impl Limits {
             qp_wr: queue_limit(1 << 14, config.max_qp_wr),
             sge: config.max_sge.min(32),
             inline_data: config.max_inline_data.min(512),
+            early_data: config.max_inline_data.min(256),
             rd_atomic: config.max_rd_atomic.into(),
             // The port is a member of each.
             mcast_groups: config.max_mcast_grp.min(rxe_udp::MAX_GROUPS as u32),

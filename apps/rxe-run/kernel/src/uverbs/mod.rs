@@ -22,6 +22,7 @@ mod cq;
 mod deliver;
 mod device;
 mod events;
+mod gather;
 mod limits;
 mod maps;
 mod mcast;
@@ -52,6 +53,7 @@ use ah::Ahs;
 use context::Context;
 use cq::Cq;
 pub use events::PortEvent;
+use gather::Gather;
 use limits::Limits;
 use mr::Mr;
 use mw::Mw;
@@ -59,7 +61,7 @@ use pd::Pd;
 use qp::Qp;
 use srq::Srq;
 use table::Table;
-use wqe::Scratch;
+use wqe::{Scratch, SendRequest};
 
 /// The number of the device's only port.
 const PORT: u8 = 1;
@@ -99,6 +101,9 @@ pub struct Uverbs {
     /// Queue pairs in the error state, whose receives are flushed when they are posted.
     broken: Vec<u32>,
     scratch: Scratch,
+    /// The work requests in hand.
+    requests: Vec<SendRequest>,
+    gather: Gather,
     /// The last work request that was taken is one of several packets at any path MTU.
     sends_long: bool,
     /// See [`take_can_wait`](Self::take_can_wait).
@@ -141,6 +146,8 @@ impl Uverbs {
             sending: VecDeque::new(),
             broken: Vec::new(),
             scratch: Scratch::default(),
+            requests: Vec::new(),
+            gather: Gather::default(),
             sends_long: false,
             can_wait: false,
             completions: Vec::new(),

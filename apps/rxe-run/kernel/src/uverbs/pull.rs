@@ -4,16 +4,20 @@ use nix::errno::Errno;
 use rxe_proto::transport::{Engine, PostError, QpType, Qpn, RecvWr, SendWr};
 
 use super::Uverbs;
+use super::gather::{gather, returns_data};
 use super::qp::Qp;
 use super::table::ContextId;
-use super::wqe::{Payload, Scratch, SendRequest, read_recv, read_send, refusal_status};
+use super::wqe::{Payload, Scratch, SendLimits, SendRequest, read_recv, read_send, refusal_status, send_len};
 
 /// Work requests that one doorbell, or one turn, passes to the engine: the rest follows in the next turns, so that other
 /// queue pairs are not kept waiting.
 const SENDS_PER_TURN: u32 = 256;
 
+/// Work requests that are taken together: the payloads of short messages among them are read by one system call.
+const BATCH: u32 = 32;
+
 /// The largest path MTU.
-const MAX_MTU: u64 = 4096;
+const MAX_MTU: u32 = 4096;
 
 /// Work requests outstanding on a queue pair from which on further ones can wait. With fewer, a program has a few messages to send,
 /// like a WRITE and a SEND that announces it, and not a stream.
@@ -31,18 +35,23 @@ enum Outcome {
 }
 
 impl Uverbs {
-    /// POST_SEND: the rxe provider's doorbell. The work requests are in the ring.
+    /// POST_SEND: the rxe provider's doorbell. The work requests are in the ring. They stay there when they
+    /// [can wait](Self::take_can_wait).
     ///
     /// # Errors
     /// `EINVAL` for an unknown handle, and before RTS; the work requests posted so far are dropped then.
     #[inline]
     pub(super) fn post_send(&mut self, engine: &mut Engine, context: ContextId, handle: u32) -> Result<(), Errno> {
-        let qp = self.qps.get(context, handle).ok_or(Errno::EINVAL)?;
-        let (qpn, is_acked) = (qp.qpn, qp.qp_type == QpType::Rc);
+        let qp = self.qps.get_mut(context, handle).ok_or(Errno::EINVAL)?;
+        self.can_wait = can_wait(engine, qp);
+        if self.can_wait {
+            if !qp.is_unsent {
+                qp.is_unsent = true;
+                self.unsent.push_back(handle);
+            }
+            return Ok(());
+        }
         let (_, outcome) = self.take_sends(engine, handle);
-        let is_stream = engine.send_queued(qpn).is_some_and(|queued| queued > WAITS_FROM);
-        let ack_comes = is_acked && engine.send_unacked(qpn).is_some_and(|packets| packets > 0);
-        self.can_wait = outcome == Outcome::Empty && !self.sends_long && is_stream && ack_comes;
         if outcome == Outcome::Refused { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
@@ -52,8 +61,8 @@ impl Uverbs {
         std::mem::take(&mut self.can_wait)
     }
 
-    /// Takes work requests that were left in the programs' send queues. Returns whether there were any: the engine has
-    /// something to transmit then. Call it once per turn, after completions have made room.
+    /// Takes work requests that were left in the programs' send queues, or wait there. Returns whether there were any: the engine
+    /// has something to transmit then. Call it once per turn, after completions have made room.
     pub fn pull_sends(&mut self, engine: &mut Engine) -> bool {
         let mut any = false;
         // Those that stay in the list wait for the next turn.
@@ -74,40 +83,54 @@ impl Uverbs {
 
     /// Takes work requests of one send queue. Returns how many.
     fn take_sends(&mut self, engine: &mut Engine, handle: u32) -> (u32, Outcome) {
-        let Uverbs { qps, ahs, scratch, sends_long, unsent, sending, .. } = self;
+        let Uverbs { qps, ahs, scratch, requests, gather: memory, limits, sends_long, unsent, sending, .. } = self;
         let Some((owner, qp)) = qps.entry_mut(handle) else { return (0, Outcome::Empty) };
+        let of_queue =
+            SendLimits { qp_type: qp.qp_type, max_sge: qp.sends.max_sge, max_inline: qp.caps.max_inline_data };
         // What is posted from now on has a doorbell of its own.
         let producer = qp.sends.ring.producer();
         let (mut count, mut outcome) = (0, Outcome::Empty);
-        while qp.sends.taken != producer {
+        while qp.sends.taken != producer && outcome == Outcome::Empty {
             if count >= SENDS_PER_TURN {
                 outcome = Outcome::More;
                 break;
             }
-            let sends = &mut qp.sends;
-            let request = read_send(&sends.ring, sends.taken, qp.qp_type, sends.max_sge, scratch, |destination| {
-                ahs.find(owner, qp.pd, destination)
-            });
-            let posted = match post(engine, qp.qpn, &request, scratch) {
-                Err(error) if is_of_request(error) => {
-                    post(engine, qp.qpn, &request.failing(refusal_status(error)), scratch)
-                }
-                posted => posted,
-            };
-            match posted {
-                Ok(()) => {
-                    sends.taken = sends.ring.after(sends.taken, 1);
-                    *sends_long = request.len(scratch) > MAX_MTU;
-                    count += 1;
-                }
-                Err(PostError::State(_)) => {
-                    // Posting fails, so they must not be sent later.
-                    sends.taken = producer;
-                    outcome = Outcome::Refused;
-                }
-                Err(_) => {
-                    outcome = Outcome::More;
-                    break;
+            let ring = &qp.sends.ring;
+            scratch.clear();
+            requests.clear();
+            requests.extend((0..ring.distance(qp.sends.taken, producer).min(BATCH)).map(|number| {
+                let find_ah = |destination| ahs.find(owner, qp.pd, destination);
+                read_send(ring, ring.after(qp.sends.taken, number), of_queue, scratch, find_ah)
+            }));
+            if requests.len() > 1 && !waits_for_data(engine, qp) {
+                gather(memory, requests, scratch, engine.keys(), qp.pd_id, limits.early_data);
+            }
+            for request in requests.iter() {
+                let posted = match post(engine, qp.qpn, request, scratch) {
+                    Err(error) if is_of_request(error) => {
+                        post(engine, qp.qpn, &request.failing(refusal_status(error)), scratch)
+                    }
+                    posted => posted,
+                };
+                match posted {
+                    Ok(()) => {
+                        if returns_data(request.op) {
+                            qp.last_read = Some(qp.sends.taken);
+                        }
+                        qp.sends.taken = qp.sends.ring.after(qp.sends.taken, 1);
+                        *sends_long = request.len(scratch) > MAX_MTU.into();
+                        count += 1;
+                    }
+                    Err(PostError::State(_)) => {
+                        // Posting fails, so they must not be sent later.
+                        qp.sends.taken = producer;
+                        outcome = Outcome::Refused;
+                        break;
+                    }
+                    Err(_) => {
+                        outcome = Outcome::More;
+                        break;
+                    }
                 }
             }
         }
@@ -205,6 +228,26 @@ impl Uverbs {
     }
 }
 
+/// Whether the work requests of a doorbell can wait for those of the next ones: see [`Uverbs::take_can_wait`].
+#[inline]
+fn can_wait(engine: &Engine, qp: &Qp) -> bool {
+    let ring = &qp.sends.ring;
+    let producer = ring.producer();
+    let untaken = ring.distance(qp.sends.taken, producer);
+    qp.qp_type == QpType::Rc
+        && untaken > 0
+        && engine.send_queued(qp.qpn).is_some_and(|queued| queued + untaken > WAITS_FROM)
+        && engine.send_unacked(qp.qpn).is_some_and(|packets| packets > 0)
+        && send_len(ring, ring.before(producer, 1)) <= MAX_MTU
+}
+
+/// Whether data that the peer returns is outstanding.
+fn waits_for_data(engine: &Engine, qp: &mut Qp) -> bool {
+    let queued = engine.send_queued(qp.qpn).unwrap_or(0);
+    qp.last_read = qp.last_read.filter(|&index| qp.sends.ring.distance(index, qp.sends.taken) <= queued);
+    qp.last_read.is_some()
+}
+
 /// Posts a work request whose buffers or data are in the scratch.
 #[inline]
 fn post(engine: &mut Engine, qpn: Qpn, request: &SendRequest, scratch: &Scratch) -> Result<(), PostError> {
@@ -212,8 +255,11 @@ fn post(engine: &mut Engine, qpn: Qpn, request: &SendRequest, scratch: &Scratch)
     let wr = |sges| SendWr { wr_id, op, sges, flags };
     match payload {
         Payload::None => engine.post_send(qpn, &wr(&[])),
-        Payload::Buffers => engine.post_send(qpn, &wr(scratch.sges())),
-        Payload::Inline => engine.post_send_inline(qpn, &wr(&[]), scratch.inline()),
+        Payload::Buffers { .. } => engine.post_send(qpn, &wr(scratch.sges_of(request))),
+        Payload::Inline { first, len } => {
+            let data = scratch.inline().get(first..first + len).unwrap_or_default();
+            engine.post_send_inline(qpn, &wr(&[]), data)
+        }
     }
 }
 

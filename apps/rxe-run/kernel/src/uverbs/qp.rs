@@ -2,6 +2,7 @@
 
 use nix::errno::Errno;
 use rxe_proto::Instant;
+use rxe_proto::mem::PdId;
 use rxe_proto::transport::{Engine, QpCaps, QpError, QpInit, QpState, QpType, Qpn};
 use rxe_proto::wire::Gid;
 use zerocopy::FromZeros;
@@ -22,17 +23,22 @@ pub(super) struct Qp {
     pub(super) qpn: Qpn,
     pub(super) qp_type: QpType,
     pub(super) pd: u32,
+    /// The engine's protection domain of it.
+    pub(super) pd_id: PdId,
     pub(super) srq: Option<u32>,
     pub(super) sends: WorkRing,
     /// Its receives, unless they come from a shared queue.
     pub(super) receives: Option<WorkRing>,
-    caps: QpCaps,
+    /// Sizes as the program knows them.
+    pub(super) caps: QpCaps,
     sq_sig_all: bool,
     /// Attributes as the program has set them.
     pub(super) attr: ModifyQp,
     pub(super) groups: Vec<Gid>,
     pub(super) user_handle: u64,
     pub(super) events: u32,
+    /// Index of the last work request that was taken and to which the peer returns data, while it may be outstanding.
+    pub(super) last_read: Option<u32>,
     /// Whether it is in the list of queue pairs with work requests to be taken.
     pub(super) is_unsent: bool,
     /// Whether it is in the list of queue pairs with outstanding work requests.
@@ -191,7 +197,10 @@ impl Uverbs {
             max_inline_data: room as u32,
         };
         let sq_sig_all = request.sq_sig_all != 0;
-        let init = QpInit { qp_type, pd, send_cq, recv_cq, srq, caps, sq_sig_all };
+        // The engine also keeps payloads that are read when they are posted.
+        let max_inline_data = caps.max_inline_data.max(self.limits.early_data);
+        let engine_caps = QpCaps { max_inline_data, ..caps };
+        let init = QpInit { qp_type, pd, send_cq, recv_cq, srq, caps: engine_caps, sq_sig_all };
         let qpn = match command.engine.create_qp(command.now, &init) {
             Ok(qpn) => qpn,
             Err(error) => {
@@ -204,6 +213,7 @@ impl Uverbs {
             qpn,
             qp_type,
             pd: request.pd_handle,
+            pd_id: pd,
             srq: srq_handle,
             sends: WorkRing::new(send_ring, caps.max_send_sge),
             receives: recv_ring.map(|ring| WorkRing::new(ring, caps.max_recv_sge)),
@@ -213,6 +223,7 @@ impl Uverbs {
             groups: Vec::new(),
             user_handle: request.user_handle,
             events: 0,
+            last_read: None,
             is_unsent: false,
             is_sending: false,
         };

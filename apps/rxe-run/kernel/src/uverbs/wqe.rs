@@ -23,7 +23,7 @@ pub(super) fn recv_wqe_len(max_sge: u32) -> usize {
     size_of::<RecvWqe>() + max_sge as usize * size_of::<RxeSge>()
 }
 
-/// Buffers and inline data of the work request in hand.
+/// Buffers and inline data of the work requests in hand.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     sges: Vec<Sge>,
@@ -31,36 +31,59 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// Forgets the work requests.
+    pub(super) fn clear(&mut self) {
+        self.sges.clear();
+        self.inline.clear();
+    }
+
+    /// The buffers of all work requests.
     pub(super) fn sges(&self) -> &[Sge] {
         &self.sges
     }
 
+    /// The buffers of a work request.
+    pub(super) fn sges_of(&self, request: &SendRequest) -> &[Sge] {
+        match request.payload {
+            Payload::Buffers { first, count } => self.sges.get(first..first + count).unwrap_or_default(),
+            Payload::None | Payload::Inline { .. } => &[],
+        }
+    }
+
+    /// The inline data of all work requests.
     pub(super) fn inline(&self) -> &[u8] {
         &self.inline
     }
 
-    /// Reads `len` bytes of inline data. False when the entry is shorter.
-    fn read_inline(&mut self, ring: &Ring, index: u32, len: usize) -> bool {
-        self.inline.clear();
-        // No memory is taken for a length that cannot be right.
-        if !ring.read(index, SEND_WQE_LEN + len, &mut []) {
-            return false;
-        }
-        self.inline.resize(len, 0);
-        ring.read(index, SEND_WQE_LEN, &mut self.inline)
+    /// Adds inline data.
+    pub(super) fn add_inline(&mut self, bytes: &[u8]) {
+        self.inline.extend_from_slice(bytes);
     }
 
-    /// Reads `count` buffers at byte `at` of an entry. False when the entry is shorter.
-    fn read_sges(&mut self, ring: &Ring, index: u32, at: usize, count: usize) -> bool {
-        self.sges.clear();
+    /// Reads `len` bytes of inline data. `None` when the entry is shorter.
+    fn read_inline(&mut self, ring: &Ring, index: u32, len: usize) -> Option<Payload> {
+        // No memory is taken for a length that cannot be right.
+        if !ring.read(index, SEND_WQE_LEN + len, &mut []) {
+            return None;
+        }
+        let first = self.inline.len();
+        self.inline.resize(first + len, 0);
+        let read = ring.read(index, SEND_WQE_LEN, &mut self.inline[first..]);
+        read.then_some(Payload::Inline { first, len })
+    }
+
+    /// Reads `count` buffers at byte `at` of an entry. `None` when the entry is shorter.
+    fn read_sges(&mut self, ring: &Ring, index: u32, at: usize, count: usize) -> Option<Payload> {
+        let first = self.sges.len();
         for number in 0..count {
             let mut sge = RxeSge::new_zeroed();
             if !ring.read(index, at + number * size_of::<RxeSge>(), sge.as_mut_bytes()) {
-                return false;
+                self.sges.truncate(first);
+                return None;
             }
             self.sges.push(Sge { addr: sge.addr, length: sge.length, lkey: sge.lkey });
         }
-        true
+        Some(Payload::Buffers { first, count })
     }
 }
 
@@ -78,10 +101,10 @@ pub(super) struct SendRequest {
 pub(super) enum Payload {
     /// It has none.
     None,
-    /// In the buffers of the scratch.
-    Buffers,
-    /// In the scratch.
-    Inline,
+    /// In so many buffers of the scratch.
+    Buffers { first: usize, count: usize },
+    /// In the inline data of the scratch.
+    Inline { first: usize, len: usize },
 }
 
 impl SendRequest {
@@ -89,8 +112,8 @@ impl SendRequest {
     pub(super) fn len(&self, scratch: &Scratch) -> u64 {
         match self.payload {
             Payload::None => 0,
-            Payload::Buffers => scratch.sges.iter().map(|sge| u64::from(sge.length)).sum(),
-            Payload::Inline => scratch.inline.len() as u64,
+            Payload::Buffers { .. } => scratch.sges_of(self).iter().map(|sge| u64::from(sge.length)).sum(),
+            Payload::Inline { len, .. } => len as u64,
         }
     }
 
@@ -98,6 +121,14 @@ impl SendRequest {
     pub(super) fn failing(&self, status: WcStatus) -> SendRequest {
         SendRequest { op: SendOp::Invalid { status }, payload: Payload::None, ..*self }
     }
+}
+
+/// Properties of a send queue that its entries are checked against.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendLimits {
+    pub(super) qp_type: QpType,
+    pub(super) max_sge: u32,
+    pub(super) max_inline: u32,
 }
 
 /// The status of a work request that the engine does not take.
@@ -108,39 +139,42 @@ pub(super) fn refusal_status(error: PostError) -> WcStatus {
     }
 }
 
-/// Reads entry `index` of a send queue. `find_ah` finds the address handle of a datagram.
+/// Reads entry `index` of a send queue; its buffers or inline data are added to the scratch. `find_ah` finds the address handle of a
+/// datagram.
 pub(super) fn read_send(
     ring: &Ring,
     index: u32,
-    qp_type: QpType,
-    max_sge: u32,
+    limits: SendLimits,
     scratch: &mut Scratch,
     find_ah: impl FnOnce(Destination) -> Option<AhId>,
 ) -> SendRequest {
     let head: SendWrHead = ring.load(index, 0);
     let dma: DmaInfo = ring.load(index, SEND_DMA_AT);
-    let op = operation(ring, index, &head, qp_type, find_ah);
+    let op = operation(ring, index, &head, limits.qp_type, find_ah);
+    let request = SendRequest { wr_id: head.wr_id, op, flags: flags(head.send_flags), payload: Payload::None };
     let carries_atomic = head.opcode == wr_opcode::ATOMIC_WRITE;
-    let payload = if is_local(op) {
-        Payload::None
+    let (payload, error) = if is_local(op) {
+        return request;
     } else if carries_atomic || head.send_flags & send_flag::INLINE != 0 {
-        Payload::Inline
+        // The 8 bytes of an ATOMIC WRITE are where inline data is.
+        let len = if carries_atomic { 8 } else { dma.length };
+        let fits = len <= limits.max_inline;
+        let payload = fits.then(|| scratch.read_inline(ring, index, len as usize)).flatten();
+        (payload, WcStatus::LocLenErr)
     } else {
-        Payload::Buffers
+        let fits = dma.num_sge <= limits.max_sge;
+        let payload = fits.then(|| scratch.read_sges(ring, index, SEND_WQE_LEN, dma.num_sge as usize)).flatten();
+        (payload, WcStatus::LocQpOpErr)
     };
-    let request = SendRequest { wr_id: head.wr_id, op, flags: flags(head.send_flags), payload };
     match payload {
-        Payload::None => request,
-        Payload::Inline => {
-            // The 8 bytes of an ATOMIC WRITE are where inline data is.
-            let len = if carries_atomic { 8 } else { dma.length as usize };
-            if scratch.read_inline(ring, index, len) { request } else { request.failing(WcStatus::LocLenErr) }
-        }
-        Payload::Buffers => {
-            let fits = dma.num_sge <= max_sge && scratch.read_sges(ring, index, SEND_WQE_LEN, dma.num_sge as usize);
-            if fits { request } else { request.failing(WcStatus::LocQpOpErr) }
-        }
+        Some(payload) => SendRequest { payload, ..request },
+        None => request.failing(error),
     }
+}
+
+/// Length of entry `index` of a send queue, as the provider has written it.
+pub(super) fn send_len(ring: &Ring, index: u32) -> u32 {
+    ring.load::<DmaInfo>(index, SEND_DMA_AT).length
 }
 
 /// Whether an operation has neither buffers nor inline data.
@@ -224,11 +258,12 @@ fn av_route(ring: &Ring, index: u32) -> Route {
     Route::of_av(&av.grh)
 }
 
-/// Reads entry `index` of a receive queue; its buffers are in the scratch. Returns its number.
+/// Reads entry `index` of a receive queue; only its buffers are in the scratch then. Returns its number.
 pub(super) fn read_recv(ring: &Ring, index: u32, max_sge: u32, scratch: &mut Scratch) -> u64 {
+    scratch.clear();
     let wqe: RecvWqe = ring.load(index, 0);
     let count = wqe.dma.num_sge;
-    if count > max_sge || !scratch.read_sges(ring, index, size_of::<RecvWqe>(), count as usize) {
+    if count > max_sge || scratch.read_sges(ring, index, size_of::<RecvWqe>(), count as usize).is_none() {
         scratch.make_bad(max_sge);
     }
     wqe.wr_id

@@ -47,7 +47,7 @@ fn pingpong(qp_type: u8, lose_every: u64, len: u32, iterations: usize) {
 }
 
 #[test]
-fn rc_pingpong() {
+pub fn rc_pingpong() {
     pingpong(RC, 0, 4096, 100);
 }
 

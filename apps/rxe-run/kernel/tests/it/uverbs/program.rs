@@ -378,6 +378,12 @@ impl Program {
         pushed
     }
 
+    /// Posts work requests and rings the doorbell once, as `ibv_post_send` does with a list.
+    pub fn post_sends(&self, side: &mut Side, qp: &Qp, wqes: &[Bytes]) -> Result<(), Errno> {
+        wqes.iter().try_for_each(|wqe| self.push(qp.sends, wqe))?;
+        self.doorbell(side, qp)
+    }
+
     pub fn doorbell(&self, side: &mut Side, qp: &Qp) -> Result<(), Errno> {
         let rest = Bytes::new().u32(qp.handle).u32(0).u32(0).u32(128);
         self.call(side, cmd::POST_SEND, rest, 4).map(|_| ())

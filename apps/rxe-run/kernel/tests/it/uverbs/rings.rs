@@ -62,6 +62,12 @@ impl End {
         self.program.post_send(&mut world.sides[number], &self.qp, &wr.bytes())
     }
 
+    /// Posts work requests with one doorbell.
+    pub fn send_all(&self, world: &mut World, number: usize, wrs: &[Wr]) {
+        let wqes: Vec<_> = wrs.iter().map(Wr::bytes).collect();
+        self.program.post_sends(&mut world.sides[number], &self.qp, &wqes).unwrap();
+    }
+
     /// Posts a receive of the bytes at `at` of the buffer.
     pub fn receive(&self, wr_id: u64, at: u64, len: u32) {
         self.program.post_recv(self.qp.receives, wr_id, &[self.buffer.sge(at, len)]).unwrap();

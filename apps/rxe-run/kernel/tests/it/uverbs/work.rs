@@ -15,6 +15,7 @@ pub mod wr {
     pub const BIND_MW: u32 = 8;
     pub const SEND_WITH_INV: u32 = 9;
     pub const ATOMIC_WRITE: u32 = 15;
+    pub const FENCE: u32 = 1;
     pub const SIGNALED: u32 = 2;
     pub const SOLICITED: u32 = 4;
     pub const INLINE: u32 = 8;
