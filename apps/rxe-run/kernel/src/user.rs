@@ -93,6 +93,22 @@ pub fn write(to: u64, src: &[u8]) -> Result<(), Errno> {
     }
 }
 
+/// Copies `src` to `ranges` of the program, one after the other, which have its length together. Returns how many bytes, from the first
+/// one on, were copied: not all when some ranges are not mapped or writable.
+pub fn write_ranges(ranges: &[RemoteIoVec], src: &[u8]) -> usize {
+    if src.is_empty() {
+        return 0;
+    }
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return write_ranges_to_file(ranges, src);
+    }
+    match process_vm_writev(own(), &[IoSlice::new(src)], ranges) {
+        Ok(copied) => copied,
+        Err(error) if is_forbidden(error) => write_ranges_to_file(ranges, src),
+        Err(_) => 0,
+    }
+}
+
 /// Whether a system call may not be made, or does not exist; it is not tried again then.
 fn is_forbidden(error: Errno) -> bool {
     let forbidden = matches!(error, Errno::EPERM | Errno::ENOSYS);
@@ -126,6 +142,20 @@ fn read_ranges_of_file(ranges: &[RemoteIoVec], dst: &mut [u8]) -> usize {
 fn write_to_file(to: u64, src: &[u8]) -> Result<(), Errno> {
     let memory = File::options().write(true).open("/proc/self/mem").map_err(|error| errno(&error))?;
     memory.write_all_at(src, to).map_err(|_| Errno::EFAULT)
+}
+
+/// [`write_ranges`] by the file of the memory.
+fn write_ranges_to_file(ranges: &[RemoteIoVec], src: &[u8]) -> usize {
+    let Ok(memory) = File::options().write(true).open("/proc/self/mem") else { return 0 };
+    let mut copied = 0;
+    for range in ranges {
+        let Some(src) = src.get(copied..copied + range.len) else { break };
+        if memory.write_all_at(src, range.base as u64).is_err() {
+            break;
+        }
+        copied += range.len;
+    }
+    copied
 }
 
 fn errno(error: &io::Error) -> Errno {
@@ -165,6 +195,15 @@ mod tests {
             assert_eq!(&copy[..6], b"second");
             assert_eq!(read(&[nothing, range(&two)], &mut copy[..8]), 0);
             assert_eq!(read(&[], &mut []), 0);
+        }
+        for write in [write_ranges as fn(_: &[RemoteIoVec], _: &[u8]) -> usize, write_ranges_to_file] {
+            let mut targets = [[0; 4]; 3];
+            let ranges = targets.each_mut().map(|target| RemoteIoVec { base: target.as_mut_ptr().addr(), len: 4 });
+            assert_eq!(write(&ranges[..2], b"onetwo34"), 8);
+            assert_eq!(write(&[ranges[2], nothing, ranges[0]], b"last, first"), 4);
+            assert_eq!(std::hint::black_box(targets), [*b"onet", *b"wo34", *b"last"]);
+            assert_eq!(write(&[nothing], b"no"), 0);
+            assert_eq!(write(&[], &[]), 0);
         }
     }
 }

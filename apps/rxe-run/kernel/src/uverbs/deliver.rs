@@ -17,6 +17,7 @@ impl Uverbs {
     /// Moves the engine's completions into the programs' completion queues, and notifies programs that asked for it. A full
     /// queue keeps its completions in the engine until there is room.
     pub fn deliver(&mut self, engine: &mut Engine) {
+        self.staging.flush();
         self.flush_receives(engine);
         self.cq_is_full = false;
         // Each queue once: one that is full stays ready.
@@ -36,6 +37,7 @@ impl Uverbs {
     pub(super) fn deliver_to(&mut self, engine: &mut Engine, handle: u32) {
         let Some(cq) = self.cqs.at(handle) else { return };
         let (id, room) = (cq.id, cq.room() as usize);
+        self.staging.flush();
         let mut completions = std::mem::take(&mut self.completions);
         completions.clear();
         engine.poll_cq(id, &mut completions, room);

@@ -35,6 +35,7 @@ mod pull;
 mod qp;
 mod ring;
 mod srq;
+mod staging;
 mod table;
 mod transitions;
 mod wqe;
@@ -42,6 +43,7 @@ mod wqe;
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use rustc_hash::FxHashMap;
@@ -60,6 +62,7 @@ use mw::Mw;
 use pd::Pd;
 use qp::Qp;
 use srq::Srq;
+use staging::Staging;
 use table::Table;
 use wqe::{Scratch, SendRequest};
 
@@ -100,6 +103,8 @@ pub struct Uverbs {
     sending: VecDeque<u32>,
     /// Queue pairs in the error state, whose receives are flushed when they are posted.
     broken: Vec<u32>,
+    /// Writes to the memory of programs.
+    staging: Arc<Staging>,
     scratch: Scratch,
     /// The work requests in hand.
     requests: Vec<SendRequest>,
@@ -145,6 +150,7 @@ impl Uverbs {
             unsent: VecDeque::new(),
             sending: VecDeque::new(),
             broken: Vec::new(),
+            staging: Arc::default(),
             scratch: Scratch::default(),
             requests: Vec::new(),
             gather: Gather::default(),

@@ -13,6 +13,7 @@ use super::abi::{
 };
 use super::command::Command;
 use super::maps;
+use super::staging::Staging;
 use crate::user;
 
 /// A memory region.
@@ -35,6 +36,7 @@ struct Rights {
 struct ProgramMemory {
     start: u64,
     len: usize,
+    staging: Arc<Staging>,
 }
 
 impl ProgramMemory {
@@ -57,11 +59,12 @@ impl ForeignMemory for ProgramMemory {
     }
 
     fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), Fault> {
+        self.staging.write_kept();
         user::read(self.address(offset, dst.len())?, dst).map_err(|_| Fault)
     }
 
     fn write(&self, offset: usize, src: &[u8]) -> Result<(), Fault> {
-        user::write(self.address(offset, src.len())?, src).map_err(|_| Fault)
+        self.staging.write(self.address(offset, src.len())?, src).map_err(|_| Fault)
     }
 }
 
@@ -72,7 +75,7 @@ impl ForeignMemory for ProgramMemory {
 /// # Errors
 /// `EINVAL` for an empty range or one beyond the address space, `EFAULT` when it is not all mapped, or not writable though
 /// the device may write.
-fn program_memory(start: u64, len: u64, rights: Rights) -> Result<Memory, Errno> {
+fn program_memory(start: u64, len: u64, rights: Rights, staging: &Arc<Staging>) -> Result<Memory, Errno> {
     let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
     if len == 0 || len > isize::MAX as u64 {
         return Err(Errno::EINVAL);
@@ -80,7 +83,7 @@ fn program_memory(start: u64, len: u64, rights: Rights) -> Result<Memory, Errno>
     if !rights.on_demand {
         maps::check(start, end, rights.access.contains(Access::LOCAL_WRITE))?;
     }
-    Ok(Memory::foreign(Arc::new(ProgramMemory { start, len: len as usize })))
+    Ok(Memory::foreign(Arc::new(ProgramMemory { start, len: len as usize, staging: Arc::clone(staging) })))
 }
 
 /// Access rights of a registration's flags.
@@ -122,7 +125,7 @@ impl Uverbs {
         let rights = rights(request.access_flags)?;
         let pd = self.pd(command.context, request.pd_handle)?;
         self.mrs.check_room()?;
-        let memory = program_memory(request.start, request.length, rights)?;
+        let memory = program_memory(request.start, request.length, rights, &self.staging)?;
         let region = command.engine.keys_mut().register(pd, memory, request.hca_va, rights.access).map_err(errno)?;
         let mr = Mr { key: region.lkey(), on_demand: rights.on_demand };
         let mr_handle = self.mrs.insert(command.context, mr)?;
@@ -151,7 +154,7 @@ impl Uverbs {
             Rights { access: region.access(), on_demand }
         };
         let translation = if changes(rereg::TRANS) {
-            Some((program_memory(request.start, request.length, rights)?, request.hca_va))
+            Some((program_memory(request.start, request.length, rights, &self.staging)?, request.hca_va))
         } else {
             None
         };

@@ -64,6 +64,8 @@ impl Uverbs {
     /// Takes work requests that were left in the programs' send queues, or wait there. Returns whether there were any: the engine
     /// has something to transmit then. Call it once per turn, after completions have made room.
     pub fn pull_sends(&mut self, engine: &mut Engine) -> bool {
+        // Before anything is read from the program, and before a peer gets an ACK.
+        self.staging.flush();
         let mut any = false;
         // Those that stay in the list wait for the next turn.
         for _ in 0..self.unsent.len() {

@@ -61,4 +61,5 @@ fn under_the_filter() {
     super::connected::rc_pingpong();
     super::together::messages_of_one_doorbell_arrive_whole_and_in_order();
     super::together::short_payloads_of_one_doorbell_are_read_when_they_are_posted();
+    super::together::short_writes_of_one_burst_are_there_before_a_read_or_an_atomic_operation_sees_the_memory();
 }

@@ -261,6 +261,37 @@ fn a_program_has_no_more_inline_data_than_it_asked_for() {
 }
 
 #[test]
+pub fn short_writes_of_one_burst_are_there_before_a_read_or_an_atomic_operation_sees_the_memory() {
+    let mut world = World::new();
+    let mut ends = connected(&mut world, RC);
+    let (addr, key) = (ends[1].buffer.addr(), ends[1].buffer.key);
+    // A WRITE may otherwise change what a READ before it returns.
+    let fenced = wr::SIGNALED | wr::INLINE | wr::FENCE;
+    let write =
+        |wr_id, at: u64, value: u64| Wr::new(wr_id, wr::RDMA_WRITE).inline(&value.to_ne_bytes()).remote(addr + at, key);
+    ends[0].send_all(
+        &mut world,
+        0,
+        &[
+            write(0, 0, 1),
+            write(1, 8, 2),
+            write(2, 8, 3),
+            Wr::new(3, wr::RDMA_READ).sge(ends[0].buffer.sge(0, 16)).remote(addr, key),
+            write(4, 0, 4).flags(fenced),
+            Wr::new(5, wr::ATOMIC_FETCH_AND_ADD).sge(ends[0].buffer.sge(16, 8)).atomic(addr, key, 10, 0),
+            write(6, 8, 5).flags(fenced),
+        ],
+    );
+    assert_eq!(statuses(&mut world, &ends[0]), all(7, SUCCESS));
+    let values = |end: &mut End, count: usize| {
+        let bytes = std::hint::black_box(&end.buffer.bytes);
+        bytes.chunks_exact(8).take(count).map(|value| u64::from_ne_bytes(value.try_into().unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&mut ends[0], 3), [1, 3, 4]);
+    assert_eq!(values(&mut ends[1], 2), [14, 5]);
+}
+
+#[test]
 fn a_receive_whose_memory_has_gone_does_not_harm_those_of_the_same_burst() {
     for bad in 0..4 {
         let mut world = World::new();
