@@ -43,8 +43,15 @@ const LONG_WINDOW: u32 = 256;
 /// The least receive buffer with which that is so. Without privileges it is smaller.
 const LARGE_BUFFER: usize = 8 << 20;
 
+/// The same while the program sends messages of at most 256 bytes and nothing gets lost. In a socket, so many of their packets take
+/// less room than [`WINDOW`] packets of 4 KiB.
+const SHORT_WINDOW: u32 = 128;
+
 /// The most doorbells whose packets leave together. Half a window: the peer acknowledges one half while the other arrives.
 const MAX_HELD: u32 = WINDOW / 2;
+
+/// The same for messages of at most 256 bytes. A quarter of the window, as many programs have no more than 128 messages outstanding.
+const MAX_HELD_SHORT: u32 = 32;
 
 /// The shortest retransmission timeout. A peer's thread may wait for a CPU that long.
 const MIN_TIMEOUT: Duration = Duration::from_millis(20);
@@ -77,8 +84,10 @@ pub struct State {
     pending_mad: Option<MadTransmit>,
     /// Doorbells whose packets wait for those of the next ones.
     held: u32,
-    /// [`LONG_WINDOW`] may be used.
-    long_window: bool,
+    /// The receive buffer is large enough for [`LONG_WINDOW`].
+    large_buffer: bool,
+    /// Nothing was retransmitted so far.
+    lossless: bool,
     /// A call has left something for the thread: its turns were used up, or the socket is full.
     unfinished: bool,
     /// When the thread wakes up at the latest.
@@ -153,7 +162,8 @@ impl State {
             gsi_psn: Psn::new(u32::from_le_bytes([a, b, c, 0])),
             pending_mad: None,
             held: 0,
-            long_window: receive_buffer >= LARGE_BUFFER,
+            large_buffer: receive_buffer >= LARGE_BUFFER,
+            lossless: true,
             unfinished: false,
             sleeps_until: None,
             ending: false,
@@ -346,7 +356,8 @@ impl State {
     /// Does everything that is due: timers, packets to transmit, events and completions for the program. Packets of a doorbell that
     /// can wait leave with those of the next ones, or when the ACK arrives that they wait for.
     pub fn turn(&mut self, now: Instant) {
-        if self.uverbs.take_can_wait() && self.held + 1 < MAX_HELD {
+        let max_held = if self.uverbs.sends_short() { MAX_HELD_SHORT } else { MAX_HELD };
+        if self.uverbs.take_can_wait() && self.held + 1 < max_held {
             self.held += 1;
             return;
         }
@@ -363,8 +374,7 @@ impl State {
         }
         for _ in 0..TURNS {
             let pulled = self.uverbs.pull_sends(&mut self.engine);
-            let is_long = self.long_window && self.uverbs.sends_long();
-            self.engine.set_window(if is_long { LONG_WINDOW } else { WINDOW });
+            self.engine.set_window(self.window());
             self.engine.transmit(now, &mut self.tx);
             // They may be news for the connection manager.
             self.handle_engine_events(now);
@@ -373,7 +383,8 @@ impl State {
             self.note_retransmissions();
             self.unfinished = self.tx.flush(now) || self.pending_mad.is_some();
             self.uverbs.deliver(&mut self.engine);
-            let more = self.handle_engine_events(now) || pulled || self.engine.wants_transmit();
+            let is_left = pulled && self.uverbs.has_unsent();
+            let more = self.handle_engine_events(now) || is_left || self.engine.wants_transmit();
             if self.unfinished || !more {
                 return;
             }
@@ -381,11 +392,20 @@ impl State {
         self.unfinished = true;
     }
 
+    /// Packets that a queue pair may have outstanding.
+    fn window(&self) -> u32 {
+        match &self.uverbs {
+            uverbs if self.lossless && uverbs.sends_short() => SHORT_WINDOW,
+            uverbs if self.lossless && uverbs.sends_long() && self.large_buffer => LONG_WINDOW,
+            _ => WINDOW,
+        }
+    }
+
     /// What may have got lost because too much was sent at once is sent in smaller parts.
     fn note_retransmissions(&mut self) {
         let total = self.engine.stats().retransmitted_pkts.get();
         self.tx.port_mut().note_retransmissions(total);
-        self.long_window &= total == 0;
+        self.lossless = total == 0;
     }
 
     fn handle_cm_events(&mut self, now: Instant) {

@@ -109,8 +109,8 @@ pub struct Uverbs {
     /// The work requests in hand.
     requests: Vec<SendRequest>,
     gather: Gather,
-    /// The last work request that was taken is one of several packets at any path MTU.
-    sends_long: bool,
+    /// Bytes of the last work request that was taken.
+    last_len: u64,
     /// See [`take_can_wait`](Self::take_can_wait).
     can_wait: bool,
     completions: Vec<WorkCompletion>,
@@ -154,7 +154,7 @@ impl Uverbs {
             scratch: Scratch::default(),
             requests: Vec::new(),
             gather: Gather::default(),
-            sends_long: false,
+            last_len: 0,
             can_wait: false,
             completions: Vec::new(),
             cq_is_full: false,

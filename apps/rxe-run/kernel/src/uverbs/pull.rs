@@ -78,14 +78,24 @@ impl Uverbs {
         any
     }
 
+    /// Whether work requests are left in the programs' send queues, or wait there.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
     /// Whether the last work request that was taken is one of several packets at any path MTU.
     pub fn sends_long(&self) -> bool {
-        self.sends_long
+        self.last_len > MAX_MTU.into()
+    }
+
+    /// Whether the last work request that was taken is so short that its payload may have been read early.
+    pub fn sends_short(&self) -> bool {
+        self.last_len <= self.limits.early_data.into()
     }
 
     /// Takes work requests of one send queue. Returns how many.
     fn take_sends(&mut self, engine: &mut Engine, handle: u32) -> (u32, Outcome) {
-        let Uverbs { qps, ahs, scratch, requests, gather: memory, limits, sends_long, unsent, sending, .. } = self;
+        let Uverbs { qps, ahs, scratch, requests, gather: memory, limits, last_len, unsent, sending, .. } = self;
         let Some((owner, qp)) = qps.entry_mut(handle) else { return (0, Outcome::Empty) };
         let of_queue =
             SendLimits { qp_type: qp.qp_type, max_sge: qp.sends.max_sge, max_inline: qp.caps.max_inline_data };
@@ -120,7 +130,7 @@ impl Uverbs {
                             qp.last_read = Some(qp.sends.taken);
                         }
                         qp.sends.taken = qp.sends.ring.after(qp.sends.taken, 1);
-                        *sends_long = request.len(scratch) > MAX_MTU.into();
+                        *last_len = request.len(scratch);
                         count += 1;
                     }
                     Err(PostError::State(_)) => {

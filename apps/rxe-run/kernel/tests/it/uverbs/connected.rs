@@ -188,7 +188,9 @@ fn doorbells_can_wait_behind_four_work_requests_that_will_be_acknowledged() {
             can_wait
         };
         assert_eq!([0, 1, 2, 3, 4, 5].map(doorbell), expected, "{qp_type} {len}");
-        assert!(!world.sides[0].uverbs.take_can_wait(), "asked for once");
+        let uverbs = &mut world.sides[0].uverbs;
+        assert!(!uverbs.take_can_wait(), "asked for once");
+        assert_eq!((uverbs.sends_short(), uverbs.sends_long()), (len == 8, len == 5000));
     }
 }
 

@@ -111,7 +111,7 @@ fn doorbells_that_wait_leave_their_work_requests_in_the_queue() {
     for (number, send) in numbered(&mut ends[0], 9, 1).iter().enumerate() {
         ends[0].send(&mut world, 0, send);
         let side = &mut world.sides[0];
-        assert_eq!(side.uverbs.take_can_wait(), number >= 4);
+        assert_eq!((side.uverbs.take_can_wait(), side.uverbs.has_unsent()), (number >= 4, number >= 4));
         side.engine.transmit(side.now, &mut TxFrames::default());
         assert_eq!(
             side.engine.send_queued(rxe_proto::transport::Qpn::new(ends[0].qp.qpn)),
