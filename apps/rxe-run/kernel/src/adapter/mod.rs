@@ -99,8 +99,7 @@ impl Shared {
         let mut state = self.lock()?;
         let now = self.clock.now();
         let result = work(&mut state, now);
-        state.turn(now);
-        let wake = state.wants_thread(now);
+        let wake = state.turn(now) && state.wants_thread(now);
         drop(state);
         if wake {
             self.waker.wake();

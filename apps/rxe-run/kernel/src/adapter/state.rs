@@ -354,12 +354,12 @@ impl State {
     }
 
     /// Does everything that is due: timers, packets to transmit, events and completions for the program. Packets of a doorbell that
-    /// can wait leave with those of the next ones, or when the ACK arrives that they wait for.
-    pub fn turn(&mut self, now: Instant) {
+    /// can wait leave with those of the next ones, or when the ACK arrives that they wait for: false then, as nothing has changed.
+    pub fn turn(&mut self, now: Instant) -> bool {
         let max_held = if self.uverbs.sends_short() { MAX_HELD_SHORT } else { MAX_HELD };
         if self.uverbs.take_can_wait() && self.held + 1 < max_held {
             self.held += 1;
-            return;
+            return false;
         }
         self.held = 0;
         self.release_frames(now);
@@ -386,10 +386,11 @@ impl State {
             let is_left = pulled && self.uverbs.has_unsent();
             let more = self.handle_engine_events(now) || is_left || self.engine.wants_transmit();
             if self.unfinished || !more {
-                return;
+                return true;
             }
         }
         self.unfinished = true;
+        true
     }
 
     /// Packets that a queue pair may have outstanding.
