@@ -129,7 +129,7 @@ impl Qp {
             self.congestion.set_rate(delay.rate(self.common.mtu));
         }
         self.arm_retransmit_timer(cx);
-        if self.requester.has_unsent() && !(self.held && !self.requester.retransmits()) {
+        if self.requester.has_unsent() && self.may_request() {
             self.activate(cx);
         }
         if self.state == QpState::Sqd {
@@ -214,7 +214,7 @@ impl Qp {
         if outcome == TxOutcome::Backpressure || !self.requester.has_unsent() || !self.state.sends() {
             return (written, outcome);
         }
-        if self.held && !self.requester.retransmits() {
+        if !self.may_request() {
             return (written, outcome);
         }
         let mut quantum = room.min(cx.config.send_quantum as usize);

@@ -8,6 +8,12 @@ use crate::wire::PortId;
 use super::Qp;
 
 impl Qp {
+    /// Whether requests may be sent: what is retransmitted does not wait for the limit.
+    #[inline]
+    pub(super) fn may_request(&self) -> bool {
+        !self.held || self.requester.retransmits()
+    }
+
     /// Request packets that may be written in this turn, where the port limits long messages, with the last of them requesting an ACK;
     /// `None` when the next one has to wait: for the limit, or, if its peer is silent, for an answer or for the retransmission.
     #[cold]

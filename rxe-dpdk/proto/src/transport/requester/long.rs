@@ -50,6 +50,12 @@ impl Requester {
         if is_read { packets.div_ceil(READ_PART) as usize } else { packets as usize }
     }
 
+    /// Long messages are not limited.
+    #[inline]
+    pub(in crate::transport) fn lift_limit(&mut self) {
+        self.part = u32::MAX;
+    }
+
     /// The last round trip, if it was not taken before, and the shortest one, in nanoseconds.
     pub(in crate::transport) fn take_round_trip(&mut self, now: Instant) -> Option<(u64, u64)> {
         self.rtt.take(now)

@@ -302,12 +302,6 @@ impl Requester {
         self.delay_window = self.delay.as_deref().map_or(u32::MAX, DelayWindow::packets);
     }
 
-    /// Long messages are not limited.
-    #[inline]
-    pub(super) fn lift_limit(&mut self) {
-        self.part = u32::MAX;
-    }
-
     /// The measured round trip time.
     pub(super) fn rtt(&self) -> Option<Duration> {
         self.rtt.mean()
