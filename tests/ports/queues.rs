@@ -19,7 +19,7 @@ fn each_lcore_receives_flows_by_a_queue_of_its_own() {
     with_pair(|| {
         let mut target = VethTarget::start_on("q", &format!("{AF_PACKET},qpairs=2"), Streams::default(), &[]);
         target.prints("ready ");
-        let words = "write-bw -s 8192 -q 32 -n 3200 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
+        let words = "write-bw -s 8192 -q 32 -n 100 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
         let mut bench = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
         bench
             .args(["-l", "0", "--in-memory", "--no-pci", "--no-telemetry"])

@@ -5,7 +5,8 @@
 //! short messages are sent by a port, the bytes that its long messages have outstanding, in either direction, are limited: requests
 //! that are not acknowledged, and responses to READs that have not arrived. The limit follows the round trips of the short
 //! messages, as a window of delay-based congestion control does: it keeps them near a multiple of the shortest one that their queue
-//! pair has measured. Without short messages there is no limit.
+//! pair has measured. Without short messages there is no limit. All this is for reliable connections: nothing tells when unreliable
+//! messages have arrived.
 //!
 //! A peer that never answers holds its bytes for two periods at most: then they are taken for lost, and until it answers or the
 //! retransmission begins nothing more is sent to it.
@@ -13,8 +14,8 @@
 use crate::time::{Duration, Instant};
 use crate::wire::PortId;
 
-use super::congestion::DelayWindow;
 use super::congestion_control::DelayControl;
+use super::delay_window::DelayWindow;
 
 /// How long the limit lasts after a short message, in nanoseconds.
 const HOLD: u64 = 10_000_000;

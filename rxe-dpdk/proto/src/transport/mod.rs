@@ -14,6 +14,7 @@ mod congestion;
 mod congestion_control;
 mod context;
 mod cq;
+mod delay_window;
 mod engine;
 mod event;
 mod latency;

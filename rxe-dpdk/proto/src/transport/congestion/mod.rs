@@ -2,14 +2,12 @@
 //!
 //! A packet that a switch marked (ECN: congestion experienced) is answered by a congestion notification packet (CNP) to its
 //! sender. See "Congestion management" of the RoCEv2 annex of the standard. A queue pair that gets one lowers its rate
-//! ([`reaction`]), or its window follows the measured round trip ([`delay`]), as [`CongestionControl`] says. A rate limits
+//! ([`reaction`]), or its window follows the measured round trip ([`DelayWindow`](super::delay_window::DelayWindow)), as [`CongestionControl`] says. A rate limits
 //! all that may be long, requests and READ responses: [`pacer`]. Acknowledgements and notifications are never held back.
 
-mod delay;
 mod pacer;
 mod reaction;
 
-pub(super) use delay::DelayWindow;
 use pacer::Pacer;
 use reaction::ReactionPoint;
 
@@ -29,8 +27,8 @@ pub(super) struct Congestion {
     quiet_until: Option<Instant>,
     received: u64,
     sent: u64,
-    /// Since the first notification, while it limits the rate.
-    reaction: Option<ReactionPoint>,
+    /// Since the first notification, while it limits the rate. In a box, as most queue pairs never get one.
+    reaction: Option<Box<ReactionPoint>>,
     pacer: Pacer,
     /// Bytes that the engine had sent when [`room`](Self::room) was called.
     sent_before: u64,
@@ -53,7 +51,7 @@ impl Congestion {
         self.received += 1;
         // compliance.md [ECN-CNP-RATE]: A congestion notification lowers the rate of its queue pair.
         if let CongestionControl::Notifications(settings) = control {
-            let reaction = self.reaction.get_or_insert_with(|| ReactionPoint::new(settings, now));
+            let reaction = self.reaction.get_or_insert_with(|| Box::new(ReactionPoint::new(settings, now)));
             reaction.notified(settings, now);
             self.follow(settings);
         }

@@ -238,7 +238,7 @@ impl Qp {
         // Only requests start the retransmission timer.
         if requests > 0 {
             self.arm_retransmit_timer(cx);
-            if self.requester.has_long() || cx.mix != Mix::NoneLong {
+            if self.requester.has_long() || cx.mix != Mix::NoneLong && self.common.qp_type == QpType::Rc {
                 self.count_long(cx, now);
             }
         }

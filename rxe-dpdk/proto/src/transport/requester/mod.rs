@@ -29,8 +29,8 @@ use crate::time::{Duration, Instant};
 use crate::wire::{Psn, TxQueue};
 
 use super::common::{Common, Failure, packets_of};
-use super::congestion::DelayWindow;
 use super::context::{Context, TxOutcome};
+use super::delay_window::DelayWindow;
 use super::link::Link;
 use super::seq::Seq;
 use super::work::OpTraits;

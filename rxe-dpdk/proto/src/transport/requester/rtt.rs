@@ -35,10 +35,10 @@ pub(super) struct RoundTrip {
     timed: Option<(Seq, Instant)>,
     /// Doublings of the timeout since the last sample (backoff).
     doublings: u8,
-    /// The last sample, until it is taken.
-    sample: Option<u64>,
-    /// The shortest sample, which becomes longer with time.
-    shortest: Option<u64>,
+    /// The last sample, until it is taken, or 0.
+    sample: u64,
+    /// The shortest sample, which becomes longer with time, or 0.
+    shortest: u64,
     /// When it did so last.
     aged: Instant,
 }
@@ -74,8 +74,8 @@ impl RoundTrip {
                 self.doublings = 0;
                 let sample = now.nanos_since(since);
                 self.measured(sample);
-                self.sample = Some(sample);
-                self.shortest = Some(self.shortest.map_or(sample, |shortest| shortest.min(sample)));
+                self.sample = sample.max(1);
+                self.shortest = if self.shortest == 0 { self.sample } else { self.shortest.min(self.sample) };
                 Some(sample)
             }
             _ => None,
@@ -85,12 +85,12 @@ impl RoundTrip {
     /// The last sample, if it was not taken before, and the shortest one, in nanoseconds. The shortest grows by an eighth in
     /// [`AGE`], as the path may have changed.
     pub(super) fn take(&mut self, now: Instant) -> Option<(u64, u64)> {
-        let (sample, shortest) = (self.sample.take()?, self.shortest?);
+        let (sample, shortest) = (std::mem::take(&mut self.sample), self.shortest);
         if now >= self.aged.after(AGE) {
             self.aged = now;
-            self.shortest = Some(shortest + shortest / 8);
+            self.shortest = shortest + shortest / 8;
         }
-        Some((sample, shortest))
+        (sample > 0).then_some((sample, shortest))
     }
 
     fn measured(&mut self, sample: u64) {

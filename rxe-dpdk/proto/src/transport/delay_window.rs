@@ -5,7 +5,7 @@
 
 use crate::time::Instant;
 
-use crate::transport::congestion_control::DelayControl;
+use super::congestion_control::DelayControl;
 
 /// One packet of a window.
 const PACKET: u32 = 1 << 10;
@@ -18,7 +18,7 @@ const SCALED: (u32, u32) = (PACKET / 10, 100 * PACKET);
 
 /// A queue pair's window.
 #[derive(Debug)]
-pub(in crate::transport) struct DelayWindow {
+pub(super) struct DelayWindow {
     /// In parts of [`PACKET`].
     window: u32,
     /// It doubles with each sample, until the first one beyond the target.
@@ -30,30 +30,32 @@ pub(in crate::transport) struct DelayWindow {
 }
 
 impl DelayWindow {
-    pub(in crate::transport) fn new() -> DelayWindow {
+    pub(super) fn new() -> DelayWindow {
         DelayWindow { window: INITIAL, starting: true, shrunk_at: None, round_trip: 1 }
     }
 
     /// A window of `packets` that grows by one packet at a time from the beginning.
-    pub(in crate::transport) fn of(packets: u32) -> DelayWindow {
+    pub(super) fn of(packets: u32) -> DelayWindow {
         DelayWindow { window: packets * PACKET, starting: false, ..DelayWindow::new() }
     }
 
     /// The packets that may be outstanding.
     #[inline]
-    pub(in crate::transport) fn packets(&self) -> u32 {
+    pub(super) fn packets(&self) -> u32 {
         (self.window / PACKET).max(1)
     }
 
     /// The rate in bytes per second of a window below one packet of `mtu` bytes.
-    pub(in crate::transport) fn rate(&self, mtu: u32) -> Option<u64> {
+    pub(super) fn rate(&self, mtu: u32) -> Option<u64> {
         let bytes = u64::from(self.window) * u64::from(mtu) / u64::from(PACKET);
         (self.window < PACKET).then(|| bytes * 1_000_000_000 / self.round_trip)
     }
 
     /// Follows a measured round trip, in nanoseconds; `max` is the largest window, in packets.
-    pub(in crate::transport) fn measured(&mut self, settings: &DelayControl, now: Instant, round_trip: u64, max: u32) {
-        self.round_trip = round_trip.max(1);
+    pub(super) fn measured(&mut self, settings: &DelayControl, now: Instant, round_trip: u64, max: u32) {
+        // A clock may tell the same time twice.
+        let round_trip = round_trip.max(1);
+        self.round_trip = round_trip;
         let target = self.target(settings);
         if round_trip < target {
             let step = if self.starting { self.window } else { PACKET };
@@ -67,7 +69,7 @@ impl DelayWindow {
     }
 
     /// A packet was lost.
-    pub(in crate::transport) fn lost(&mut self, now: Instant) {
+    pub(super) fn lost(&mut self, now: Instant) {
         self.starting = false;
         self.shrink(now, self.window / 2);
     }
@@ -116,6 +118,14 @@ mod tests {
             window.measured(&settings(), at(n as u64), sample, MAX);
         }
         window
+    }
+
+    #[test]
+    fn a_round_trip_that_takes_no_time_is_one_of_a_nanosecond() {
+        let settings = DelayControl { target: Duration::ZERO, scaling: Duration::ZERO };
+        let mut window = DelayWindow::new();
+        window.measured(&settings, at(1), 0, MAX);
+        assert_eq!(window.packets(), 5);
     }
 
     #[test]
