@@ -38,8 +38,8 @@ fn each_lcore_receives_flows_by_a_queue_of_its_own() {
         let (received, executed) = (count("rx_frames"), count("qp_packets"));
         assert_eq!(received.len(), 2);
         assert!(received.iter().all(|&frames| frames > 20), "received {received:?}");
-        let total: u64 = executed.iter().sum();
-        assert!(executed.iter().all(|&packets| packets * 4 > total), "executed {executed:?}");
+        // Each has eight queue pairs, of 100 messages or more.
+        assert!(executed.iter().all(|&packets| packets >= 800), "executed {executed:?}");
         assert!(count("handoff_out").iter().all(|&frames| frames > 0));
         assert!(target.terminate().success());
     });

@@ -222,12 +222,33 @@ fn a_peer_that_does_not_answer_does_not_stop_the_long_messages_of_others() {
     mixed.rated.drop_filter = Box::new(move |end, packet| end == 0 && silent.contains(&packet.dest_qp()));
     // For 4 ms what they have outstanding counts.
     let after = [mixed.count(TIME), mixed.count(TIME)];
-    assert!(after[0] * 10 > before * 4 && after[1] * 10 > before * 8, "{after:?} of {before} messages");
+    assert!(after[0] * 10 > before * 3 && after[1] * 10 > before * 8, "{after:?} of {before} messages");
     // Their queue pairs end, and the rest goes on.
     mixed.run(Duration::from_secs(2));
     let states: Vec<QpState> = (0..QPS).map(|index| mixed.info(index).state).collect();
     assert!(states[1..4].iter().all(|state| *state == QpState::Error), "{states:?}");
     assert!(mixed.count(TIME) * 10 > before * 9);
+}
+
+#[test]
+fn a_peer_that_answers_late_is_sent_more() {
+    for long in [Long::Write, Long::Read] {
+        let mut mixed = Mixed::new(long, LONG);
+        mixed.post_all_long();
+        mixed.post_short();
+        for _ in 0..4 {
+            mixed.run(Duration::from_millis(3));
+            let late: Vec<u32> = (1..4).map(|index| mixed.qpns[index].get()).collect();
+            mixed.rated.drop_filter = Box::new(move |end, packet| end == 1 && late.contains(&packet.dest_qp()));
+            mixed.run(Duration::from_millis(6));
+            mixed.rated.drop_filter = Box::new(|_, _| false);
+        }
+        mixed.run(TIME);
+        let before = mixed.done.clone();
+        mixed.run(TIME);
+        assert!((1..QPS).all(|index| mixed.done[index] > before[index]), "{long:?}: {before:?} {:?}", mixed.done);
+        assert!(mixed.node().stat("timeouts") > 0);
+    }
 }
 
 #[test]

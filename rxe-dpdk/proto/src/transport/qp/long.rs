@@ -82,7 +82,7 @@ impl Qp {
     /// Counts packets of long messages that are outstanding now. `progress`: the peer has answered some.
     #[inline]
     fn recount_long(&mut self, cx: &mut Context, now: Instant, progress: bool) {
-        let packets = self.requester.long_packets();
+        let packets = self.requester.count_long();
         let changed = match cx.scheduler.limit_mut(self.charge.port) {
             Some(limit) => limit.change(now, &mut self.charge, packets),
             None => false,
@@ -98,11 +98,11 @@ impl Qp {
         let (port, last) = (self.port(), self.charge);
         if let Some(limit) = cx.scheduler.limit_mut(last.port) {
             if limit.has_expired(last) {
-                self.requester.forget_long(last.packets);
+                self.requester.forget_long();
             }
             limit.release(last);
         }
-        let packets = self.requester.long_packets();
+        let packets = self.requester.count_long();
         self.charge = match cx.scheduler.limit_mut(port) {
             Some(limit) => limit.charge(now, (port, packets, self.common.mtu), last, progress),
             None => Charge::default(),

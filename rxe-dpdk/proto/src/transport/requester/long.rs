@@ -16,15 +16,16 @@ impl Requester {
         self.una < self.long_end
     }
 
-    /// Packets of long messages that are outstanding and not taken for lost. Short messages between long ones count.
-    pub(in crate::transport) fn long_packets(&self) -> u64 {
+    /// Counts packets of long messages that are outstanding and not taken for lost. Short messages between long ones count.
+    pub(in crate::transport) fn count_long(&mut self) -> u64 {
         let (from, to) = (self.una.max(self.long_from), self.sent.min(self.long_end));
+        self.long_counted = to;
         if from < to { to.since(from) } else { 0 }
     }
 
-    /// The oldest `packets` of those are taken for lost.
-    pub(in crate::transport) fn forget_long(&mut self, packets: u64) {
-        self.long_from = self.una.max(self.long_from).add(packets as u32);
+    /// Those that were counted last are taken for lost.
+    pub(in crate::transport) fn forget_long(&mut self) {
+        self.long_from = self.long_from.max(self.long_counted);
     }
 
     /// Whether outstanding packets were taken for lost.

@@ -82,6 +82,8 @@ pub(super) struct Requester {
     long_end: Seq,
     /// Packets of such messages below are taken for lost: they do not count for the limit.
     long_from: Seq,
+    /// The end of those that were counted last.
+    long_counted: Seq,
     rtt: RoundTrip,
     /// The window of delay-based congestion control.
     pub(super) delay: Option<Box<DelayWindow>>,
@@ -157,6 +159,7 @@ impl Requester {
             part: u32::MAX,
             long_end: start,
             long_from: start,
+            long_counted: start,
             rtt: RoundTrip::default(),
             delay: None,
             delay_window: u32::MAX,
@@ -196,7 +199,8 @@ impl Requester {
     pub(super) fn start_at(&mut self, psn: Psn) {
         let start = Seq::start(psn);
         (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
-        (self.before_retry, self.untimed, self.long_end, self.long_from) = (start, start, start, start);
+        (self.before_retry, self.untimed) = (start, start);
+        (self.long_end, self.long_from, self.long_counted) = (start, start, start);
         self.cursor_wqe = self.sq.tail();
     }
 
