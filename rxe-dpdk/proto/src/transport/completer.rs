@@ -266,7 +266,7 @@ impl Requester {
         let position = packet.info().position;
         // compliance.md [RC-REQ-READ-PARTS]: A READ may be requested in parts, each with a request of its own that counts
         // for max_rd_atomic.
-        let ends_part = is_read && position.is_end() && !last && Requester::may_end_part(wqe, psn);
+        let ends_part = is_read && position.is_end() && !last && Requester::ends_part(wqe, psn);
         // FIRST and MIDDLE are not distinguished, nor LAST and ONLY: the standard requires FIRST or ONLY at the start
         // of a repeated READ, rxe does not send it. FLUSH and ATOMIC WRITE are answered by ONLY.
         // compliance.md [RC-REQ-READ-BEGIN]: The responses to a retried READ may begin with FIRST or with MIDDLE, and

@@ -230,6 +230,26 @@ fn a_peer_that_does_not_answer_does_not_stop_the_long_messages_of_others() {
     assert!(mixed.count(TIME) * 10 > before * 9);
 }
 
+// [RC-REQ-READ-PARTS]
+#[test]
+fn a_read_begun_in_parts_is_repeated_in_parts_when_the_limit_has_ended() {
+    let mut mixed = Mixed::new(Long::Read, LONG);
+    mixed.rated.line.loss = 2_000;
+    mixed.post_all_long();
+    for _ in 0..8 {
+        mixed.post_short();
+        mixed.run(Duration::from_millis(3));
+        mixed.shorts = false;
+        mixed.run(Duration::from_millis(14));
+    }
+    let before = mixed.done.clone();
+    mixed.rated.line.loss = 0;
+    mixed.run(Duration::from_millis(30));
+    assert!((1..QPS).all(|index| mixed.done[index] > before[index]), "{before:?} {:?}", mixed.done);
+    assert!(mixed.node().stat("read_gaps") > 0 && mixed.node().stat("long_stalls") > 0);
+    assert!((0..QPS).all(|index| mixed.info(index).state == QpState::Rts));
+}
+
 #[test]
 fn a_peer_that_answers_late_is_sent_more() {
     for long in [Long::Write, Long::Read] {

@@ -3,6 +3,7 @@
 use crate::time::Instant;
 use crate::transport::SendOp;
 use crate::transport::seq::Seq;
+use crate::transport::work::OpTraits;
 
 use super::{Requester, SendWqe};
 
@@ -62,18 +63,33 @@ impl Requester {
         self.rtt.take(now)
     }
 
+    /// Whether long messages are limited.
+    #[inline]
+    pub(super) fn limits_long(&self) -> bool {
+        self.part != u32::MAX
+    }
+
+    /// The READ at the cursor is requested in parts, unless it was requested before.
+    #[cold]
+    pub(super) fn begin_in_parts(&mut self) {
+        if !self.retransmits() && self.sq.get(self.cursor_wqe).is_some_and(|wqe| self.cursor == wqe.first) {
+            self.sq.set_parts(self.cursor_wqe);
+        }
+    }
+
     /// One past the last packet that is requested with the one at the cursor, of a READ.
+    #[inline]
     pub(super) fn read_end(&self, wqe: &SendWqe) -> Seq {
-        if self.part == u32::MAX {
+        if !wqe.is(OpTraits::IN_PARTS) {
             return wqe.end();
         }
         let done = self.cursor.since(wqe.first) as u32;
         wqe.first.add((done / READ_PART + 1) * READ_PART).min(wqe.end())
     }
 
-    /// Whether the responses to a part of the READ may end with `psn`.
+    /// Whether the responses to a part of the READ end with `psn`.
     #[cold]
-    pub(in crate::transport) fn may_end_part(wqe: &SendWqe, psn: Seq) -> bool {
-        (psn.since(wqe.first) + 1).is_multiple_of(u64::from(READ_PART))
+    pub(in crate::transport) fn ends_part(wqe: &SendWqe, psn: Seq) -> bool {
+        wqe.is(OpTraits::IN_PARTS) && (psn.since(wqe.first) + 1).is_multiple_of(u64::from(READ_PART))
     }
 }

@@ -236,6 +236,9 @@ impl Requester {
         now: Instant,
         tx: &mut impl TxQueue,
     ) -> Sent {
+        if self.limits_long() {
+            self.begin_in_parts();
+        }
         let Some((wqe, sges)) = self.sq.get_with_sges(self.cursor_wqe) else { return Sent::Blocked };
         let SendOp::Read { remote } = wqe.op else { return Sent::Blocked };
         let offset = if self.cursor == wqe.first { 0 } else { wqe.offset_of(self.cursor, common.mtu) };

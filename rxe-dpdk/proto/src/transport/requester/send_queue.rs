@@ -109,6 +109,14 @@ impl SendQueue {
         self.tail == self.head
     }
 
+    /// The work request is requested in parts.
+    pub(in crate::transport) fn set_parts(&mut self, number: u64) {
+        let index = self.index(number);
+        if let Some(wqe) = self.wqes.get_mut(index) {
+            wqe.traits |= OpTraits::IN_PARTS;
+        }
+    }
+
     #[inline]
     pub(in crate::transport) fn is_full(&self) -> bool {
         self.tail - self.head >= u64::from(self.max)
