@@ -4,7 +4,7 @@ use crate::harness::rated::{LinkParams, RatedPair};
 use crate::harness::{Agreed, Node};
 use rxe_proto::Duration;
 use rxe_proto::transport::{EngineConfig, QpInfo, QpState, Qpn, RemoteAddr, SendOp, Wait, WcStatus};
-use rxe_proto::wire::PathMtu;
+use rxe_proto::wire::{PathMtu, TxFrames};
 
 const LONG: usize = 1 << 20;
 const DEPTH: u32 = 4;
@@ -31,6 +31,7 @@ struct Mixed {
     /// Short messages are sent, of that many bytes.
     shorts: bool,
     short_len: usize,
+    long_len: usize,
     sent_at: rxe_proto::Instant,
     /// Times of short messages, in nanoseconds.
     times: Vec<u64>,
@@ -67,6 +68,7 @@ impl Mixed {
             remote,
             shorts: false,
             short_len: 64,
+            long_len: LONG,
             sent_at,
             times: Vec::new(),
             done: vec![0; QPS],
@@ -88,8 +90,8 @@ impl Mixed {
         let remote = self.remote;
         let (op, len) = match (index, self.long) {
             (0, _) => (SendOp::Write { remote, imm: None }, self.short_len),
-            (_, Long::Write) => (SendOp::Write { remote, imm: None }, LONG),
-            (_, Long::Read) => (SendOp::Read { remote }, LONG),
+            (_, Long::Write) => (SendOp::Write { remote, imm: None }, self.long_len),
+            (_, Long::Read) => (SendOp::Read { remote }, self.long_len),
         };
         let qpn = self.qpns[index];
         let node = self.node();
@@ -268,6 +270,28 @@ fn a_peer_that_answers_late_is_sent_more() {
         mixed.run(TIME);
         assert!((1..QPS).all(|index| mixed.done[index] > before[index]), "{long:?}: {before:?} {:?}", mixed.done);
         assert!(mixed.node().stat("timeouts") > 0);
+    }
+}
+
+#[test]
+fn what_a_silent_peer_is_sent_later_counts() {
+    for long in [Long::Write, Long::Read] {
+        let mut mixed = Mixed::new(long, LONG);
+        mixed.long_len = 8192;
+        // Nothing of it arrives. After 6 ms the first message counts no longer.
+        for wait in [6, 0] {
+            mixed.post(1);
+            let now = mixed.rated.now;
+            mixed.node().engine.transmit(now, &mut TxFrames::default());
+            mixed.rated.now = now + Duration::from_millis(wait);
+        }
+        mixed.post_short();
+        mixed.shorts = false;
+        mixed.run(Duration::from_micros(1));
+        mixed.long_len = LONG;
+        mixed.post(2);
+        mixed.run(Duration::from_micros(50));
+        assert!(mixed.node().stat("long_stalls") > 0, "{long:?}");
     }
 }
 

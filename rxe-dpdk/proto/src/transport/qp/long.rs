@@ -87,12 +87,14 @@ impl Qp {
             Some(limit) => limit.change(now, &mut self.charge, packets),
             None => false,
         };
-        if !changed {
+        if changed {
+            self.requester.note_charged();
+        } else {
             self.charge_again(cx, now, progress);
         }
     }
 
-    /// [`recount_long`](Self::recount_long), for another port, MTU or period than last.
+    /// [`recount_long`](Self::recount_long), for the first time, or for another port or period than last.
     #[inline(never)]
     fn charge_again(&mut self, cx: &mut Context, now: Instant, progress: bool) {
         let (port, last) = (self.port(), self.charge);
@@ -107,6 +109,7 @@ impl Qp {
             Some(limit) => limit.charge(now, (port, packets, self.common.mtu), last, progress),
             None => Charge::default(),
         };
+        self.requester.note_charged();
     }
 
     fn port(&self) -> PortId {

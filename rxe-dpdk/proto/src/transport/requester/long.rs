@@ -18,15 +18,19 @@ impl Requester {
     }
 
     /// Counts packets of long messages that are outstanding and not taken for lost. Short messages between long ones count.
-    pub(in crate::transport) fn count_long(&mut self) -> u64 {
+    pub(in crate::transport) fn count_long(&self) -> u64 {
         let (from, to) = (self.una.max(self.long_from), self.sent.min(self.long_end));
-        self.long_counted = to;
         if from < to { to.since(from) } else { 0 }
     }
 
-    /// Those that were counted last are taken for lost.
+    /// The packets of long messages that are outstanding are charged.
+    pub(in crate::transport) fn note_charged(&mut self) {
+        self.long_charged = self.sent.min(self.long_end);
+    }
+
+    /// Those that were charged last are taken for lost.
     pub(in crate::transport) fn forget_long(&mut self) {
-        self.long_from = self.long_from.max(self.long_counted);
+        self.long_from = self.long_from.max(self.long_charged);
     }
 
     /// Whether outstanding packets were taken for lost.

@@ -82,8 +82,8 @@ pub(super) struct Requester {
     long_end: Seq,
     /// Packets of such messages below are taken for lost: they do not count for the limit.
     long_from: Seq,
-    /// The end of those that were counted last.
-    long_counted: Seq,
+    /// The end of those that were charged last.
+    long_charged: Seq,
     rtt: RoundTrip,
     /// The window of delay-based congestion control.
     pub(super) delay: Option<Box<DelayWindow>>,
@@ -159,7 +159,7 @@ impl Requester {
             part: u32::MAX,
             long_end: start,
             long_from: start,
-            long_counted: start,
+            long_charged: start,
             rtt: RoundTrip::default(),
             delay: None,
             delay_window: u32::MAX,
@@ -200,7 +200,7 @@ impl Requester {
         let start = Seq::start(psn);
         (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
         (self.before_retry, self.untimed) = (start, start);
-        (self.long_end, self.long_from, self.long_counted) = (start, start, start);
+        (self.long_end, self.long_from, self.long_charged) = (start, start, start);
         self.cursor_wqe = self.sq.tail();
     }
 
