@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rxe_testkit::process::{self, Finished, Program};
@@ -16,11 +17,18 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A run of rxe-bench at the other end of the socket, with these words behind `--`.
 pub fn bench(socket: &str, words: &str) -> Command {
+    bench_on(&format!("net_virtio_user0,path={socket},queue_size=1024,mac=52:54:00:00:00:31"), "1", words)
+}
+
+/// The same on another port, on this lcore.
+pub fn bench_on(vdev: &str, lcore: &str, words: &str) -> Command {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
     let mut command = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
     command
-        .args(["-l", "1", "--in-memory", "--no-pci", "--no-telemetry"])
-        .arg(format!("--file-prefix=bench{}", std::process::id()))
-        .arg(format!("--vdev=net_virtio_user0,path={socket},queue_size=1024,mac=52:54:00:00:00:31"))
+        .args(["-l", lcore, "--in-memory", "--no-pci", "--no-telemetry"])
+        .arg(format!("--file-prefix=bench{}-{run}", std::process::id()))
+        .arg(format!("--vdev={vdev}"))
         .arg("--")
         .args(words.split_whitespace());
     command

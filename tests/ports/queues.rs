@@ -1,18 +1,12 @@
 //! A queue of net_af_packet for each lcore: the kernel distributes flows over them (packet fanout).
 
-use std::process::Command;
-use std::time::Duration;
-
 use rxe_inspect::protocol::Request;
 use rxe_inspect::report::CounterGroup;
 use rxe_testkit::process::{self, Streams};
 
-use super::bench::told;
+use super::bench::{LIMIT, bench_on, told};
 use super::output::with_pair;
 use super::veth::{AF_PACKET, VethTarget};
-
-/// Longer than a run takes.
-const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn each_lcore_receives_flows_by_a_queue_of_its_own() {
@@ -20,13 +14,7 @@ fn each_lcore_receives_flows_by_a_queue_of_its_own() {
         let mut target = VethTarget::start_on("q", &format!("{AF_PACKET},qpairs=2"), Streams::default(), &[]);
         target.prints("ready ");
         let words = "write-bw -s 4096 -q 16 -t 8 -n 100 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_rxe-bench"));
-        bench
-            .args(["-l", "0", "--in-memory", "--no-pci", "--no-telemetry"])
-            .arg(format!("--file-prefix={}b", target.prefix))
-            .arg(format!("--vdev={}", AF_PACKET.replace("rxa", "rxb")))
-            .arg("--")
-            .args(words.split_whitespace());
+        let mut bench = bench_on(&AF_PACKET.replace("rxa", "rxb"), "0", words);
         let done = process::run(&mut bench, LIMIT).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(done.code, 0, "{}", told(&done));
         let groups: Vec<CounterGroup> = target.client().ask(&Request::Counters).unwrap();
