@@ -210,8 +210,9 @@ impl Worker {
                 stats.rx_frames.add(count as u64);
             }
             let mut origin = FromPort { port: *port, rings: outbound, pool: queue.pool() };
-            let judged = faults.as_mut().and_then(|injector| injector.pass(frames(burst)).err().zip(Some(injector)));
-            if let Some((judged, injector)) = judged {
+            if let Some(injector) = faults
+                && let Err(judged) = injector.pass(frames(burst))
+            {
                 stats.rx_bytes.add(dispatcher.inject(now, *port, injector, take_all(burst), judged));
                 burst.clear();
                 busy |= dispatch_due(dispatcher, now, now, &mut origin, injector, burst);

@@ -2,8 +2,9 @@
 //!
 //! A packet that a switch marked (ECN: congestion experienced) is answered by a congestion notification packet (CNP) to its
 //! sender. See "Congestion management" of the RoCEv2 annex of the standard. A queue pair that gets one lowers its rate
-//! ([`reaction`]), or its window follows the measured round trip ([`DelayWindow`](super::delay_window::DelayWindow)), as [`CongestionControl`] says. A rate limits
-//! all that may be long, requests and READ responses: [`pacer`]. Acknowledgements and notifications are never held back.
+//! ([`reaction`]), or its window follows the measured round trip ([`DelayWindow`](super::delay_window::DelayWindow)), as
+//! [`CongestionControl`] says. A rate limits all that may be long, requests and READ responses: [`pacer`]. Acknowledgements and
+//! notifications are never held back.
 
 mod pacer;
 mod reaction;

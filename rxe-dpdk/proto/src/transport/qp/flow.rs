@@ -211,10 +211,11 @@ impl Qp {
             let (replies, after) = self.reply(cx, tx, room);
             (written, outcome) = (written + replies, after);
         }
-        if outcome == TxOutcome::Backpressure || !self.requester.has_unsent() || !self.state.sends() {
-            return (written, outcome);
-        }
-        if !self.may_request() {
+        if outcome == TxOutcome::Backpressure
+            || !self.requester.has_unsent()
+            || !self.state.sends()
+            || !self.may_request()
+        {
             return (written, outcome);
         }
         let mut quantum = room.min(cx.config.send_quantum as usize);
