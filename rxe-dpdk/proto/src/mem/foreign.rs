@@ -14,6 +14,15 @@
 #[error("the memory is not mapped, or protected")]
 pub struct Fault;
 
+/// Which part of a message a write has the bytes of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// No write of the message came before it.
+    pub is_first: bool,
+    /// No write of the message follows.
+    pub is_last: bool,
+}
+
 /// Bytes of a program that may unmap or protect them at any time.
 ///
 /// All offsets count from the first byte. [`Memory`](super::Memory) passes ranges within `len()` only; an
@@ -55,6 +64,18 @@ pub trait ForeignMemory: Send + Sync + 'static {
     ///
     /// [`Fault`] when not all of it can be written; a part may have been.
     fn write(&self, offset: usize, src: &[u8]) -> Result<(), Fault>;
+
+    /// As [`write()`](Self::write), of a part of a message. The parts of a message follow each other without gaps, and one that
+    /// fails ends the message. So an implementation may write several together, and report an error of any part with a later
+    /// one, at the latest with the last.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] when not all of this part and those before it can be written.
+    fn write_part(&self, offset: usize, src: &[u8], part: Part) -> Result<(), Fault> {
+        let _ = part;
+        self.write(offset, src)
+    }
 
     /// Sets `len` bytes at `offset` to `byte`.
     ///

@@ -34,7 +34,8 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use rxe_sync::LostFlag;
 
-use super::foreign::{Fault, ForeignMemory, read_u64};
+use super::access_error::{AccessError, AtomicError, OutOfBounds};
+use super::foreign::{Fault, ForeignMemory, Part, read_u64};
 use crate::prefetch;
 
 /// Where bytes live: the heap, hugepages, a shared file.
@@ -57,66 +58,6 @@ pub unsafe trait Backing: Send + Sync + 'static {
     /// ends, with any result, and finds it set. `None` where bytes cannot go.
     fn lost(&self) -> Option<&LostFlag> {
         None
-    }
-}
-
-/// An access outside of the memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("access outside of the memory")]
-pub struct OutOfBounds;
-
-/// Why bytes were not copied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AccessError {
-    /// They do not all lie inside; nothing was copied.
-    #[error("access outside of the memory")]
-    OutOfBounds,
-    /// Some of the memory has gone: what was read or written means nothing.
-    #[error("the memory is lost")]
-    Lost,
-    /// Pages of foreign memory are not mapped, or their protection forbids the access. A part may have been copied.
-    #[error("the memory is not mapped, or protected")]
-    Fault,
-}
-
-impl From<OutOfBounds> for AccessError {
-    fn from(OutOfBounds: OutOfBounds) -> AccessError {
-        AccessError::OutOfBounds
-    }
-}
-
-impl From<Fault> for AccessError {
-    fn from(Fault: Fault) -> AccessError {
-        AccessError::Fault
-    }
-}
-
-/// Why an atomic access was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AtomicError {
-    /// The 8 bytes do not lie inside.
-    #[error("atomic access outside of the memory")]
-    OutOfBounds,
-    /// The address is not a multiple of 8.
-    #[error("atomic access that is not 8-byte aligned")]
-    Misaligned,
-    /// Some of the memory has gone: what was read or written means nothing.
-    #[error("the memory is lost")]
-    Lost,
-    /// The page of foreign memory is not mapped, or its protection forbids the access; nothing changed.
-    #[error("the memory is not mapped, or protected")]
-    Fault,
-}
-
-impl From<OutOfBounds> for AtomicError {
-    fn from(OutOfBounds: OutOfBounds) -> AtomicError {
-        AtomicError::OutOfBounds
-    }
-}
-
-impl From<Fault> for AtomicError {
-    fn from(Fault: Fault) -> AtomicError {
-        AtomicError::Fault
     }
 }
 
@@ -235,6 +176,22 @@ impl Memory {
         self.check(offset, src.len())?;
         if self.guarded {
             return self.write_guarded(offset, src);
+        }
+        // SAFETY: in bounds, and memory that is not guarded is a backing's.
+        unsafe { self.copy_to(offset, src) };
+        Ok(())
+    }
+
+    /// As [`write()`](Self::write), of a part of a message: foreign memory may report its error with a later part.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write()`](Self::write).
+    #[inline(always)]
+    pub fn write_part(&self, offset: usize, src: &[u8], part: impl FnOnce() -> Part) -> Result<(), AccessError> {
+        self.check(offset, src.len())?;
+        if self.guarded {
+            return self.write_part_guarded(offset, src, part());
         }
         // SAFETY: in bounds, and memory that is not guarded is a backing's.
         unsafe { self.copy_to(offset, src) };
@@ -379,6 +336,14 @@ impl Memory {
         // to which no backing's bytes may belong (contract of Backing), so the two do not overlap.
         unsafe { self.base.add(offset).copy_from_nonoverlapping(src.as_ptr(), src.len()) };
         compiler_fence(Ordering::SeqCst);
+    }
+
+    /// [`write_part`](Self::write_part) within the bounds of memory that can be lost or is foreign.
+    #[cold]
+    #[inline(never)]
+    fn write_part_guarded(&self, offset: usize, src: &[u8], part: Part) -> Result<(), AccessError> {
+        let Some((memory, start)) = self.as_foreign() else { return self.write_guarded(offset, src) };
+        Ok(ordered(|| memory.write_part(start.wrapping_add(offset), src, part))?)
     }
 
     /// [`read`](Self::read) within the bounds of memory that can be lost or is foreign.

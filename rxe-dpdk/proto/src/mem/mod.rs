@@ -20,6 +20,7 @@
 //! never shared; but a window may be bound to an adopted region, in the table of the lcore that binds it.
 
 mod access;
+mod access_error;
 mod foreign;
 mod heap;
 mod keys;
@@ -28,12 +29,13 @@ mod region;
 mod span;
 
 pub use access::Access;
-pub use foreign::{Fault, ForeignMemory};
+pub use access_error::{AccessError, AtomicError, OutOfBounds};
+pub use foreign::{Fault, ForeignMemory, Part};
 pub use heap::{AllocError, Allocator, HeapAllocator};
 pub use keys::{
     BindError, DeallocPdError, DeregisterError, FastRegMrError, InvalidateError, KeyDomain, KeyError, KeyInfo, KeyKind,
     KeyLayout, KeyTable, RegisterError, RenewError, Reregister, ReregisterError, UnknownKey, WindowBind, WindowKind,
 };
-pub use memory::{AccessError, AtomicError, Backing, Memory, OutOfBounds};
+pub use memory::{Backing, Memory};
 pub use region::{MemoryRegion, PdId};
 pub use span::Span;

@@ -1,6 +1,6 @@
 //! A checked piece of a region.
 
-use super::{AccessError, AtomicError, Memory, OutOfBounds};
+use super::{AccessError, AtomicError, Memory, OutOfBounds, Part};
 
 /// Bytes that a key, a protection domain, rights and bounds were checked for. Offsets are relative to its start.
 ///
@@ -63,6 +63,16 @@ impl<'a> Span<'a> {
     #[inline(always)]
     pub fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
         self.memory.read(self.at(offset, dst.len())?, dst)
+    }
+
+    /// Copies `src`, a part of a message, to its beginning.
+    ///
+    /// # Errors
+    ///
+    /// See [`Memory::write_part`].
+    #[inline(always)]
+    pub fn write_part(&self, src: &[u8], part: impl FnOnce() -> Part) -> Result<(), AccessError> {
+        self.memory.write_part(self.at(0, src.len())?, src, part)
     }
 
     /// Copies `src` to `offset`.

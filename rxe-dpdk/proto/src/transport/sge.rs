@@ -1,6 +1,6 @@
 //! Gather from and scatter to the buffers of a work request.
 
-use crate::mem::{Access, AccessError, KeyError, KeyTable, PdId, Span};
+use crate::mem::{Access, AccessError, KeyError, KeyTable, Part, PdId, Span};
 use crate::wire::PacketBuilder;
 
 use super::Sge;
@@ -136,6 +136,23 @@ pub(super) fn scatter(keys: &KeyTable, pd: PdId, sges: &[Sge], offset: usize, sr
     if let Some((addr, lkey)) = only_piece(sges, offset, src.len()) {
         let span = keys.check_local(lkey, pd, addr, src.len() as u64, Access::LOCAL_WRITE)?;
         return span.write(0, src).map_err(copy_error);
+    }
+    scatter_pieces(keys, pd, sges, offset, src)
+}
+
+/// [`scatter`] of a part of a message, from its byte `offset` on. A single buffer has all parts, which may be written together.
+#[inline(always)]
+pub(super) fn scatter_part(
+    keys: &KeyTable,
+    pd: PdId,
+    sges: &[Sge],
+    offset: usize,
+    src: &[u8],
+    part: impl FnOnce() -> Part,
+) -> Result<(), KeyError> {
+    if let Some((addr, lkey)) = only_piece(sges, offset, src.len()) {
+        let span = keys.check_local(lkey, pd, addr, src.len() as u64, Access::LOCAL_WRITE)?;
+        return span.write_part(src, part).map_err(copy_error);
     }
     scatter_pieces(keys, pd, sges, offset, src)
 }

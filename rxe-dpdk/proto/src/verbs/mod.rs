@@ -267,7 +267,7 @@ mod work_request;
 
 pub use crate::mem::{
     Access, AccessError, Allocator, DeallocPdError, DeregisterError, FastRegMrError, Fault, ForeignMemory,
-    HeapAllocator, KeyLayout, KeyTable, Memory, MemoryRegion, OutOfBounds, PdId, RegisterError, RenewError,
+    HeapAllocator, KeyLayout, KeyTable, Memory, MemoryRegion, OutOfBounds, Part, PdId, RegisterError, RenewError,
     ReregisterError, UnknownKey, WindowBind, WindowKind,
 };
 pub use crate::transport::{

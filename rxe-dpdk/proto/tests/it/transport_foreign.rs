@@ -1,6 +1,7 @@
 //! Foreign memory whose pages are gone: the errors of peers' requests and of our own work requests, over a link.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use crate::harness::ops::completed;
 use crate::harness::pair::{Link, Pair};
@@ -8,7 +9,7 @@ use crate::harness::scripted_peer::{AckReq, PEER_QPN, ScriptedPeer};
 use crate::harness::{ALL_ACCESS, Agreed, Node};
 use crate::support::program::{PAGE, Program, Protection};
 use rxe_proto::Duration;
-use rxe_proto::mem::{Access, MemoryRegion};
+use rxe_proto::mem::{Access, Fault, ForeignMemory, Memory, MemoryRegion, Part};
 use rxe_proto::transport::{EngineConfig, QpState, QpType, RemoteAddr, SendOp, Sge, WcStatus};
 use rxe_proto::wire::{Opcode, Psn, TxFrames, classify};
 
@@ -244,4 +245,83 @@ fn unmapped(peer: &mut ScriptedPeer) -> (Arc<Program>, u32) {
     let pd = peer.node.pd;
     let region = peer.node.engine.keys_mut().register(pd, program.memory(), ADDR as u64, ALL_ACCESS).unwrap();
     (program, region.lkey())
+}
+
+/// A program's memory that reports the error of a part with the last one only, and what the engine has said about the parts.
+struct Parts {
+    program: Arc<Program>,
+    failed: AtomicBool,
+    /// Offset, length, and whether it is the first and the last part.
+    writes: Mutex<Vec<(usize, usize, bool, bool)>>,
+}
+
+impl ForeignMemory for Parts {
+    fn addr(&self) -> usize {
+        self.program.addr()
+    }
+
+    fn len(&self) -> usize {
+        self.program.len()
+    }
+
+    fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), Fault> {
+        self.program.read(offset, dst)
+    }
+
+    fn write(&self, offset: usize, src: &[u8]) -> Result<(), Fault> {
+        self.program.write(offset, src)
+    }
+
+    fn write_part(&self, offset: usize, src: &[u8], part: Part) -> Result<(), Fault> {
+        self.writes.lock().unwrap().push((offset, src.len(), part.is_first, part.is_last));
+        let failed = self.failed.load(Relaxed) | self.write(offset, src).is_err();
+        self.failed.store(failed && !part.is_last, Relaxed);
+        if failed && part.is_last { Err(Fault) } else { Ok(()) }
+    }
+}
+
+/// The same environment, whose region is in such memory.
+fn with_parts() -> (TestEnv, Arc<Parts>) {
+    let mut env = TestEnv::new();
+    let program = Arc::clone(&env.program);
+    let parts = Arc::new(Parts { program, failed: AtomicBool::new(false), writes: Mutex::default() });
+    let memory = Memory::foreign(Arc::clone(&parts) as Arc<dyn ForeignMemory>);
+    let pd = env.pair.nodes[1].pd;
+    env.region = env.pair.nodes[1].engine.keys_mut().register(pd, memory, ADDR as u64, ALL_ACCESS).unwrap();
+    (env, parts)
+}
+
+// [MEM-FAULT] [RC-RSP-RECV-KEY]
+#[test]
+fn an_error_that_memory_reports_with_the_last_part_is_the_messages() {
+    for sends in [false, true] {
+        for (offset, gone) in [(0, false), (GONE - 1500, true)] {
+            let (mut env, parts) = with_parts();
+            if gone {
+                env.program.protect(GONE..GONE + 1, Protection::Unmapped);
+            }
+            let (remote, own) = (env.at(offset), env.sge(offset, 8000));
+            if sends {
+                env.pair.nodes[1].post_recv(4, &[own]);
+            }
+            let (status, received) = env.pair.status_of(0, |node| {
+                let sge = node.sge(0, 8000);
+                node.post_send(
+                    1,
+                    if sends { SendOp::Send { imm: None } } else { SendOp::Write { remote, imm: None } },
+                    &[sge],
+                );
+            });
+            let expected = match (sends, gone) {
+                (_, false) => (WcStatus::Success, sends.then_some(WcStatus::Success)),
+                (false, true) => (WcStatus::RemAccessErr, None),
+                (true, true) => (WcStatus::RemOpErr, Some(WcStatus::LocProtErr)),
+            };
+            assert_eq!((status, received), expected, "{sends} {gone}");
+            let written: Vec<_> = (0..8)
+                .map(|number| (offset + 1024 * number, if number == 7 { 832 } else { 1024 }, number == 0, number == 7))
+                .collect();
+            assert_eq!(*parts.writes.lock().unwrap(), written, "{sends} {gone}");
+        }
+    }
 }

@@ -1,11 +1,17 @@
 //! Checks that several kinds of requests share.
 
-use crate::mem::Access;
+use crate::mem::{Access, Part};
 use crate::transport::common::Common;
 use crate::transport::context::Context;
-use crate::wire::RocePacket;
+use crate::wire::{Position, RocePacket};
 
 use super::Refusal;
+
+/// The part of its message that a packet at `position` has.
+#[inline(always)]
+pub(super) fn part_at(position: Position) -> Part {
+    Part { is_first: position.is_start(), is_last: position.is_end() }
+}
 
 /// Whether a packet's payload and pad have a valid length for its position in the message.
 #[inline(always)]

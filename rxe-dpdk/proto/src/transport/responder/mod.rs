@@ -34,7 +34,7 @@ use super::seq::Seq;
 use super::{QpErrorCause, RequestRefusal, WcOpcode, WcStatus, WorkCompletion};
 
 use acknowledge::Unanswered;
-use checks::{check_remote, payload_fits};
+use checks::{check_remote, part_at, payload_fits};
 
 #[cfg(test)]
 pub(super) use resources::Resource;

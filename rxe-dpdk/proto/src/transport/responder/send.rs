@@ -5,7 +5,7 @@ use crate::transport::context::Context;
 use crate::transport::{Operation, QpErrorCause, WcOpcode, WcStatus, sge};
 use crate::wire::{NakCode, RocePacket};
 
-use super::{Message, Refusal, Responder, payload_fits};
+use super::{Message, Refusal, Responder, part_at, payload_fits};
 
 impl Responder {
     pub(super) fn send(&mut self, common: &Common, cx: &mut Context, packet: &RocePacket<'_>) -> Result<(), Refusal> {
@@ -39,10 +39,13 @@ impl Responder {
         }
         // compliance.md [RC-RSP-RECV-KEY]: A bad local key of a receive is a remote operational error for the peer and
         // a local protection error here.
-        sge::scatter(&cx.keys, common.recv_pd, sges, received as usize, payload).map_err(|_| Refusal::Fatal {
-            nak: Some(NakCode::RemoteOperational),
-            cause: QpErrorCause::ReceiveKey,
-            receive: WcStatus::LocProtErr,
+        let part = || part_at(position);
+        sge::scatter_part(&cx.keys, common.recv_pd, sges, received as usize, payload, part).map_err(|_| {
+            Refusal::Fatal {
+                nak: Some(NakCode::RemoteOperational),
+                cause: QpErrorCause::ReceiveKey,
+                receive: WcStatus::LocProtErr,
+            }
         })?;
         if !position.is_end() {
             self.message = Message::Send { received: total };

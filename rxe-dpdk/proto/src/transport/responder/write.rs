@@ -6,7 +6,7 @@ use crate::transport::context::Context;
 use crate::transport::{Operation, QpErrorCause, WcOpcode};
 use crate::wire::RocePacket;
 
-use super::{Message, Refusal, Responder, payload_fits};
+use super::{Message, Refusal, Responder, part_at, payload_fits};
 
 /// The longest message, in bytes.
 pub(super) const MAX_MESSAGE: u32 = 1 << 31;
@@ -45,7 +45,8 @@ impl Responder {
         if checked > 0 {
             let qpn = common.qpn.get();
             let span = cx.keys.check_remote(rkey, common.pd, qpn, va, u64::from(checked), Access::REMOTE_WRITE);
-            span.map_err(|_| Refusal::access())?.write(0, payload).map_err(|_| Refusal::access())?;
+            let written = span.map_err(|_| Refusal::access())?.write_part(payload, || part_at(info.position));
+            written.map_err(|_| Refusal::access())?;
         }
         if !info.position.is_end() {
             self.message = Message::Write { rkey, va: va.wrapping_add(u64::from(len)), left: left - len, total };
