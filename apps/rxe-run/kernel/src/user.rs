@@ -57,6 +57,24 @@ pub fn read(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
+/// Copies `dst.len()` bytes at address `from` of the program, and what is behind them to `ahead`, as far as that is possible. Returns
+/// how many bytes of `ahead` were copied.
+///
+/// # Errors
+/// As for [`read`].
+pub fn read_ahead(from: u64, dst: &mut [u8], ahead: &mut [u8]) -> Result<usize, Errno> {
+    if !FORBIDDEN.load(Ordering::Relaxed) {
+        let (len, remote) = (dst.len(), RemoteIoVec { base: from as usize, len: dst.len() + ahead.len() });
+        let copied = process_vm_readv(own(), &mut [IoSliceMut::new(dst), IoSliceMut::new(ahead)], &[remote]);
+        if let Ok(copied) = copied
+            && copied >= len
+        {
+            return Ok(copied - len);
+        }
+    }
+    read(from, dst).map(|()| 0)
+}
+
 /// Copies `ranges` of the program, one after the other, to `dst`, which has the length of all of them. Returns how many bytes, from the
 /// first one on, were copied: not all when some are not mapped or readable.
 pub fn read_ranges(ranges: &[RemoteIoVec], dst: &mut [u8]) -> usize {
@@ -107,6 +125,25 @@ pub fn write_ranges(ranges: &[RemoteIoVec], src: &[u8]) -> usize {
         Err(error) if is_forbidden(error) => write_ranges_to_file(ranges, src),
         Err(_) => 0,
     }
+}
+
+/// Copies `first` to address `to` of the program, and `second` behind it.
+///
+/// # Errors
+/// As for [`write()`].
+pub fn write_both(to: u64, first: &[u8], second: &[u8]) -> Result<(), Errno> {
+    if !FORBIDDEN.load(Ordering::Relaxed) {
+        let len = first.len() + second.len();
+        let remote = RemoteIoVec { base: to as usize, len };
+        match process_vm_writev(own(), &[IoSlice::new(first), IoSlice::new(second)], &[remote]) {
+            Ok(copied) if copied == len => return Ok(()),
+            Ok(_) => return Err(Errno::EFAULT),
+            Err(error) if is_forbidden(error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    write(to, first)?;
+    write(to + first.len() as u64, second)
 }
 
 /// Whether a system call may not be made, or does not exist; it is not tried again then.
@@ -180,6 +217,19 @@ mod tests {
             assert_eq!(write(8, &copy), Err(Errno::EFAULT));
             assert_eq!(write(8, &[]), Ok(()));
         }
+    }
+
+    #[test]
+    fn bytes_ahead_are_read_as_far_as_they_are_mapped() {
+        let (text, mut copy, mut ahead) = (*b"bytes ahead", [0; 5], [0; 6]);
+        assert_eq!(read_ahead(text.as_ptr() as u64, &mut copy, &mut ahead), Ok(6));
+        assert_eq!((copy, ahead), (*b"bytes", *b" ahead"));
+        assert_eq!(read_ahead(text.as_ptr() as u64, &mut copy, &mut []), Ok(0));
+        assert_eq!(read_ahead(8, &mut copy, &mut ahead), Err(Errno::EFAULT));
+        let mut target = [0; 8];
+        assert_eq!(write_both(target.as_mut_ptr() as u64, b"one", b"other"), Ok(()));
+        assert_eq!(std::hint::black_box(target), *b"oneother");
+        assert_eq!(write_both(8, b"one", b"other"), Err(Errno::EFAULT));
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod srq;
 mod staging;
 mod table;
 mod transitions;
+mod whole;
 mod wqe;
 
 use std::collections::VecDeque;

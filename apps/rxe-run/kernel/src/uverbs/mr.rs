@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nix::errno::Errno;
-use rxe_proto::mem::{Access, Fault, ForeignMemory, Memory, RegisterError, Reregister};
+use rxe_proto::mem::{Access, Fault, ForeignMemory, Memory, Part, RegisterError, Reregister};
 use rxe_proto::transport::Engine;
 
 use super::Uverbs;
@@ -14,7 +14,6 @@ use super::abi::{
 use super::command::Command;
 use super::maps;
 use super::staging::Staging;
-use crate::user;
 
 /// A memory region.
 #[derive(Debug)]
@@ -37,6 +36,14 @@ struct ProgramMemory {
     start: u64,
     len: usize,
     staging: Arc<Staging>,
+    /// Tells it from other memory at the same addresses.
+    id: u64,
+}
+
+impl Drop for ProgramMemory {
+    fn drop(&mut self) {
+        self.staging.forget(self.id);
+    }
 }
 
 impl ProgramMemory {
@@ -59,12 +66,16 @@ impl ForeignMemory for ProgramMemory {
     }
 
     fn read(&self, offset: usize, dst: &mut [u8]) -> Result<(), Fault> {
-        self.staging.write_kept();
-        user::read(self.address(offset, dst.len())?, dst).map_err(|_| Fault)
+        let from = self.address(offset, dst.len())?;
+        self.staging.read(from, dst, self.len - offset - dst.len()).map_err(|_| Fault)
     }
 
     fn write(&self, offset: usize, src: &[u8]) -> Result<(), Fault> {
         self.staging.write(self.address(offset, src.len())?, src).map_err(|_| Fault)
+    }
+
+    fn write_part(&self, offset: usize, src: &[u8], part: Part) -> Result<(), Fault> {
+        self.staging.write_part(self.id, self.address(offset, src.len())?, src, part).map_err(|_| Fault)
     }
 }
 
@@ -83,7 +94,8 @@ fn program_memory(start: u64, len: u64, rights: Rights, staging: &Arc<Staging>) 
     if !rights.on_demand {
         maps::check(start, end, rights.access.contains(Access::LOCAL_WRITE))?;
     }
-    Ok(Memory::foreign(Arc::new(ProgramMemory { start, len: len as usize, staging: Arc::clone(staging) })))
+    let (id, staging) = (staging.new_id(), Arc::clone(staging));
+    Ok(Memory::foreign(Arc::new(ProgramMemory { start, len: len as usize, staging, id })))
 }
 
 /// Access rights of a registration's flags.

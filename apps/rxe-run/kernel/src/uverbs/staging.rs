@@ -1,4 +1,4 @@
-//! Short writes to the program's memory that leave together.
+//! Accesses to the program's memory that are made together: short writes here, parts of a long message in [`whole`](super::whole).
 //!
 //! Each access to the program's memory is a system call. A short write to a page that took another write of the same burst of packets
 //! is kept, and written with the others by a single call before the program, a peer or the engine can see that it is missing.
@@ -12,8 +12,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::uio::RemoteIoVec;
+use rxe_proto::mem::Part;
 
+use super::whole::{Ahead, Run};
 use crate::user;
+
+/// Bytes of an atomic operation, which needs the present value.
+const ATOMIC: usize = 8;
 
 /// The longest write that is kept.
 const SHORT: usize = 512;
@@ -39,6 +44,12 @@ struct Staged {
     ranges: Vec<RemoteIoVec>,
     /// Their bytes.
     bytes: Vec<u8>,
+    /// Parts of a long message that arrives. Only one of this and `bytes` is not empty.
+    run: Run,
+    /// Parts of a long message that is sent.
+    ahead: Ahead,
+    /// Identifications of memory that were given.
+    ids: u64,
 }
 
 impl Staging {
@@ -55,6 +66,8 @@ impl Staging {
         let (first, last) = (to / PAGE, (end - 1) / PAGE);
         let mut staged = self.lock();
         let staged = &mut *staged;
+        staged.ahead.clear();
+        staged.run.write();
         let is_short = src.len() <= SHORT;
         if is_short && first == last && staged.pages.contains(&first) {
             staged.keep(to, src);
@@ -72,15 +85,50 @@ impl Staging {
         Ok(())
     }
 
-    /// Writes what is kept: before the engine reads the program's memory.
-    pub(super) fn write_kept(&self) {
-        self.lock().write();
+    /// Copies `src`, a part of a message, to address `to` in memory `id`, now or together with the next parts.
+    ///
+    /// # Errors
+    /// As for [`user::write`], of this part or of one before it.
+    pub(super) fn write_part(&self, id: u64, to: u64, src: &[u8], part: Part) -> Result<(), Errno> {
+        if part.is_first && part.is_last {
+            return self.write(to, src);
+        }
+        let mut staged = self.lock();
+        staged.ahead.clear();
+        staged.write();
+        staged.run.write_part(id, to, src, part)
+    }
+
+    /// Copies `dst.len()` bytes at address `from`, and perhaps reads some of the `behind` bytes that the same memory has behind them.
+    ///
+    /// # Errors
+    /// As for [`user::read`].
+    pub(super) fn read(&self, from: u64, dst: &mut [u8], behind: usize) -> Result<(), Errno> {
+        let mut staged = self.lock();
+        staged.write();
+        staged.run.write();
+        if dst.len() <= ATOMIC { user::read(from, dst) } else { staged.ahead.read(from, dst, behind) }
+    }
+
+    /// Identification for memory.
+    pub(super) fn new_id(&self) -> u64 {
+        let mut staged = self.lock();
+        staged.ids += 1;
+        staged.ids
+    }
+
+    /// Memory `id` is not used any more.
+    pub(super) fn forget(&self, id: u64) {
+        self.lock().run.forget(id);
     }
 
     /// Writes what is kept, and ends the burst: before anything is transmitted, and before the program sees completions.
+    /// What was read ahead is forgotten: the program may change it as soon as its message has completed.
     pub(super) fn flush(&self) {
         let mut staged = self.lock();
         staged.write();
+        staged.run.write();
+        staged.ahead.clear();
         staged.pages.clear();
     }
 }
@@ -167,8 +215,9 @@ mod tests {
         staging.write(page, &long).unwrap();
         assert_eq!(read(page + 8), [2; 8]);
         staging.write(page + 8, &[3; 8]).unwrap();
-        staging.write_kept();
-        assert_eq!(read(page + 8), [3; 8]);
+        let mut found = [0; 8];
+        staging.read(page + 8, &mut found, 0).unwrap();
+        assert_eq!((found, read(page + 8)), ([3; 8], [3; 8]));
         // To another page, whose write is immediate.
         staging.write(page + 16, &[6; 8]).unwrap();
         assert_eq!(read(page + 16), [2; 8]);

@@ -59,6 +59,8 @@ fn under_the_filter() {
     filter::forbid_process_vm();
     // The file of the memory does not heed a page's protection, by which other tests make memory inaccessible.
     super::connected::rc_pingpong();
+    super::long::messages_of_many_packets_arrive_whole();
+    super::long::packets_that_are_sent_again_are_read_again();
     super::together::messages_of_one_doorbell_arrive_whole_and_in_order();
     super::together::short_payloads_of_one_doorbell_are_read_when_they_are_posted();
     super::together::short_writes_of_one_burst_are_there_before_a_read_or_an_atomic_operation_sees_the_memory();

@@ -9,6 +9,7 @@ mod events;
 mod faults;
 mod filtered;
 mod garbage;
+mod long;
 mod pages;
 mod program;
 mod queue_pairs;

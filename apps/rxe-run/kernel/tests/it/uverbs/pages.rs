@@ -26,6 +26,13 @@ impl Pages {
         self.start.as_ptr() as u64
     }
 
+    /// Nobody may access a page any more, of 4096 bytes, at `offset`.
+    pub fn close_page(&self, offset: usize) {
+        assert!(offset.is_multiple_of(4096) && offset + 4096 <= self.len);
+        // SAFETY: as below.
+        unsafe { mprotect(self.start.byte_add(offset), 4096, ProtFlags::PROT_NONE) }.unwrap();
+    }
+
     /// Nobody may access them any more. Not unmapped, as another thread of the tests could map the same addresses.
     pub fn close(&self) {
         // SAFETY: the mapping is this value's own, and nothing refers to it.
