@@ -41,20 +41,7 @@ pub fn forked() {
 /// # Errors
 /// `EFAULT` when they are not all mapped and readable.
 pub fn read(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
-    if dst.is_empty() {
-        return Ok(());
-    }
-    if FORBIDDEN.load(Ordering::Relaxed) {
-        return read_of_file(from, dst);
-    }
-    let len = dst.len();
-    let remote = RemoteIoVec { base: from as usize, len };
-    match process_vm_readv(own(), &mut [IoSliceMut::new(dst)], &[remote]) {
-        Ok(copied) if copied == len => Ok(()),
-        Ok(_) => Err(Errno::EFAULT),
-        Err(error) if is_forbidden(error) => read_of_file(from, dst),
-        Err(error) => Err(error),
-    }
+    read_ahead(from, dst, &mut []).map(|_| ())
 }
 
 /// Copies `dst.len()` bytes at address `from` of the program, and what is behind them to `ahead`, as far as that is possible. Returns
@@ -63,16 +50,19 @@ pub fn read(from: u64, dst: &mut [u8]) -> Result<(), Errno> {
 /// # Errors
 /// As for [`read`].
 pub fn read_ahead(from: u64, dst: &mut [u8], ahead: &mut [u8]) -> Result<usize, Errno> {
-    if !FORBIDDEN.load(Ordering::Relaxed) {
-        let (len, remote) = (dst.len(), RemoteIoVec { base: from as usize, len: dst.len() + ahead.len() });
-        let copied = process_vm_readv(own(), &mut [IoSliceMut::new(dst), IoSliceMut::new(ahead)], &[remote]);
-        if let Ok(copied) = copied
-            && copied >= len
-        {
-            return Ok(copied - len);
-        }
+    if dst.is_empty() {
+        return Ok(0);
     }
-    read(from, dst).map(|()| 0)
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return read_of_file(from, dst).map(|()| 0);
+    }
+    let len = dst.len();
+    let remote = RemoteIoVec { base: from as usize, len: len + ahead.len() };
+    match process_vm_readv(own(), &mut [IoSliceMut::new(dst), IoSliceMut::new(ahead)], &[remote]) {
+        Ok(copied) => copied.checked_sub(len).ok_or(Errno::EFAULT),
+        Err(error) if is_forbidden(error) => read_of_file(from, dst).map(|()| 0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Copies `ranges` of the program, one after the other, to `dst`, which has the length of all of them. Returns how many bytes, from the
@@ -96,19 +86,7 @@ pub fn read_ranges(ranges: &[RemoteIoVec], dst: &mut [u8]) -> usize {
 /// # Errors
 /// `EFAULT` when the destination is not all mapped and writable; some of it may have been written then.
 pub fn write(to: u64, src: &[u8]) -> Result<(), Errno> {
-    if src.is_empty() {
-        return Ok(());
-    }
-    if FORBIDDEN.load(Ordering::Relaxed) {
-        return write_to_file(to, src);
-    }
-    let remote = RemoteIoVec { base: to as usize, len: src.len() };
-    match process_vm_writev(own(), &[IoSlice::new(src)], &[remote]) {
-        Ok(copied) if copied == src.len() => Ok(()),
-        Ok(_) => Err(Errno::EFAULT),
-        Err(error) if is_forbidden(error) => write_to_file(to, src),
-        Err(error) => Err(error),
-    }
+    write_both(to, src, &[])
 }
 
 /// Copies `src` to `ranges` of the program, one after the other, which have its length together. Returns how many bytes, from the first
@@ -132,18 +110,24 @@ pub fn write_ranges(ranges: &[RemoteIoVec], src: &[u8]) -> usize {
 /// # Errors
 /// As for [`write()`].
 pub fn write_both(to: u64, first: &[u8], second: &[u8]) -> Result<(), Errno> {
-    if !FORBIDDEN.load(Ordering::Relaxed) {
-        let len = first.len() + second.len();
-        let remote = RemoteIoVec { base: to as usize, len };
-        match process_vm_writev(own(), &[IoSlice::new(first), IoSlice::new(second)], &[remote]) {
-            Ok(copied) if copied == len => return Ok(()),
-            Ok(_) => return Err(Errno::EFAULT),
-            Err(error) if is_forbidden(error) => {}
-            Err(error) => return Err(error),
-        }
+    let len = first.len() + second.len();
+    if len == 0 {
+        return Ok(());
     }
-    write(to, first)?;
-    write(to + first.len() as u64, second)
+    let by_file = || {
+        let both = [(to, first), (to.wrapping_add(first.len() as u64), second)];
+        both.into_iter().filter(|(_, src)| !src.is_empty()).try_for_each(|(to, src)| write_to_file(to, src))
+    };
+    if FORBIDDEN.load(Ordering::Relaxed) {
+        return by_file();
+    }
+    let remote = RemoteIoVec { base: to as usize, len };
+    match process_vm_writev(own(), &[IoSlice::new(first), IoSlice::new(second)], &[remote]) {
+        Ok(copied) if copied == len => Ok(()),
+        Ok(_) => Err(Errno::EFAULT),
+        Err(error) if is_forbidden(error) => by_file(),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether a system call may not be made, or does not exist; it is not tried again then.

@@ -115,10 +115,7 @@ impl Run {
             self.check(id, to, src.len(), part)?;
         }
         if part.is_last || self.failed.len() >= MAX_FAILED {
-            let written = match self.bytes.is_empty() {
-                true => user::write(to, src),
-                false => user::write_both(self.to, &self.bytes, src),
-            };
+            let written = user::write_both(to - self.bytes.len() as u64, &self.bytes, src);
             self.bytes.clear();
             return written;
         }
