@@ -330,7 +330,6 @@ fn short_of_memory() -> AnyGroup {
         };
         // A client that was refused goes on with what its memory happens to hold, but says so.
         let told = |job: &Job| job.so_far().contains("Couldn't read remote address");
-        let is_answered = |job: &Job| told(job) || job.so_far().contains("  remote address:");
         let mut working: Vec<Job> = Vec::new();
         while !working.last().is_some_and(told) {
             if working.len() == 6 {
@@ -338,14 +337,8 @@ fn short_of_memory() -> AnyGroup {
                 return Err(format!("six clients have got their memory: {said:#?}"));
             }
             let job = client()?;
-            // The next one begins when this one works, or was refused.
-            let deadline = Instant::now() + LIMIT;
-            while !is_answered(&job) {
-                if Instant::now() > deadline {
-                    return Err(format!("the target does not answer: {}", job.so_far()));
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
+            // The next one begins when this one has an answer, or says that it has none.
+            job.wait_for("remote address", LIMIT)?;
             working.push(job);
         }
         let deadline = Instant::now() + LIMIT;
