@@ -110,7 +110,11 @@ fn what_perftest_prints_becomes_a_sample() {
     assert_eq!((sample.rate, sample.latency), (1000.0, Some(latency)));
     let head = WRITE_BW.lines().take(9).collect::<Vec<_>>().join("\n");
     assert_eq!(guests::sample(&head), None, "a head without a row");
-    assert_eq!(guests::sample(&WRITE_BW.replace("0.000152", "0.000000")), None, "a run in which nothing happened");
+    let void = WRITE_BW.replace("0.000152", "0.000000");
+    assert_eq!(guests::sample(&void), None, "a run in which nothing happened");
+    assert!(!guests::is_void(&void), "without the reason");
+    let why = "Correlation coefficient r^2: 0.83 < 0.9\n";
+    assert!(guests::is_void(&format!("{void}{why}")) && !guests::is_void(&format!("{WRITE_BW}{why}")));
 }
 
 /// The end of the output of `ucx_perftest -f` of UCX 1.13.

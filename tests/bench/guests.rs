@@ -128,10 +128,7 @@ impl Serving<'_> {
             }
             return guest_disks::measure(client, SERVER, words);
         }
-        let is_void = |output: &Result<String, String>| {
-            output.as_ref().is_ok_and(|output| sample(output).is_none() && output.contains(NO_CLOCK))
-        };
-        let output = retry(|| self.perftest(words), is_void)?;
+        let output = retry(|| self.perftest(words), |output| output.as_ref().is_ok_and(|output| is_void(output)))?;
         sample(&output).ok_or_else(|| format!("`{words}` printed no result: {output}"))
     }
 
@@ -173,6 +170,11 @@ impl Serving<'_> {
             }
         }
     }
+}
+
+/// Whether a run of perftest, which printed this on both streams, says nothing and is to be made again.
+pub fn is_void(text: &str) -> bool {
+    sample(text).is_none() && text.contains(NO_CLOCK)
 }
 
 /// The results that perftest printed of one run. Its latencies of SENDs and WRITEs are half of the way there and back.

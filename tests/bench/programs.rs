@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
-use rxe_testkit::process::{self, Program};
+use rxe_testkit::process::{self, Finished, Program};
+use rxe_testkit::retry::retry;
 
 use crate::comparisons::{self, Peer};
 use crate::guests;
@@ -53,11 +54,22 @@ pub fn serve(spaces: &Namespaces, peer: Peer) -> Result<Serving<'_>, String> {
 }
 
 impl Serving<'_> {
-    /// One run.
+    /// The result of one run.
     ///
     /// # Errors
     /// The reason of a failure.
     pub fn measure(&self, words: &str) -> Result<Sample, String> {
+        let is_void = |run: &Result<(Finished, f64), String>| {
+            run.as_ref().is_ok_and(|(done, _)| guests::is_void(&format!("{}{}", done.stdout, done.stderr)))
+        };
+        let (done, seconds) = retry(|| self.run(words), is_void)?;
+        let mut sample = sample(words, &succeeded(done)?)?;
+        sample.cpu_us = comparisons::messages(words).map(|messages| seconds * 1e6 / messages as f64);
+        Ok(sample)
+    }
+
+    /// One run: what the client printed, and the seconds of CPU time that it took.
+    fn run(&self, words: &str) -> Result<(Finished, f64), String> {
         let server = match self.target {
             Some(_) => None,
             None => Some(self.start_server(words)?),
@@ -68,12 +80,10 @@ impl Serving<'_> {
         let before = children_seconds()?;
         let done = process::run(client, LIMIT)?;
         let seconds = children_seconds()? - before;
-        let mut sample = sample(words, &succeeded(done)?)?;
-        sample.cpu_us = comparisons::messages(words).map(|messages| seconds * 1e6 / messages as f64);
-        if let Some(mut server) = server {
+        if let Some(mut server) = server.filter(|_| done.code == 0) {
             succeeded(server.finish(LIMIT)?).map_err(|why| format!("the server of `{words}`: {why}"))?;
         }
-        Ok(sample)
+        Ok((done, seconds))
     }
 
     /// Ends the program at the far end.
