@@ -15,7 +15,7 @@ use rxe_dpdk::rxe_proto::transport::{Qpn, RequestRefusal};
 use rxe_dpdk::rxe_proto::wire::{
     BthFields, BthOpcode, DEFAULT_PKEY, Gid, HeaderTemplate, MacAddr, Opcode, Path, PortId, Psn,
 };
-use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule};
+use rxe_dpdk::worker::{Direction, FaultAction, FaultMatch, FaultRule, Probability};
 use rxe_testkit::pcap;
 
 type Failure = Box<dyn Error>;
@@ -24,18 +24,64 @@ struct Program {
     name: &'static str,
     /// Destination address of the frames; the adapter has 192.168.77.1.
     dst: Ipv4Addr,
-    /// Whether a fault rule refuses requests of another queue pair.
-    refusing: bool,
+    /// Function in which instructions are counted.
+    counted: &'static str,
+    fault: Option<Fault>,
     /// Maximum number of instructions per frame: 5 % more than with rustc 1.95.0 and libdpdk 22.11.
     limit: f64,
 }
 
+/// A fault rule that changes nothing.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// Refuses requests of another queue pair.
+    Refuse,
+    /// Drops one frame in a thousand million.
+    Drop,
+}
+
+impl Fault {
+    fn rule(self) -> FaultRule {
+        match self {
+            Fault::Refuse => FaultRule {
+                matches: FaultMatch { qpn: Some(Qpn::new(0x7)), ..FaultMatch::default() },
+                ..FaultRule::new(FaultAction::Refuse(RequestRefusal::InvalidRequest), Direction::Rx)
+            },
+            Fault::Drop => FaultRule {
+                probability: Probability::from_share(1e-9).unwrap_or(Probability::NEVER),
+                ..FaultRule::new(FaultAction::Drop, Direction::Rx)
+            },
+        }
+    }
+}
+
+const DISPATCH: &str = "*Dispatcher*::dispatch";
+
 /// A frame to another host's address passes steps 1 to 5 of dispatch; one to an unknown queue pair passes all of them, and
 /// the count includes the engine's lookup. Both include freeing the frame.
-const PROGRAMS: [Program; 3] = [
-    Program { name: "foreign-address", dst: Ipv4Addr::new(192, 168, 77, 3), refusing: false, limit: 390.0 },
-    Program { name: "unknown-qp", dst: Ipv4Addr::new(192, 168, 77, 1), refusing: false, limit: 423.0 },
-    Program { name: "unknown-qp-refusing", dst: Ipv4Addr::new(192, 168, 77, 1), refusing: true, limit: 472.0 },
+const PROGRAMS: [Program; 4] = [
+    Program {
+        name: "foreign-address",
+        dst: Ipv4Addr::new(192, 168, 77, 3),
+        counted: DISPATCH,
+        fault: None,
+        limit: 318.0,
+    },
+    Program { name: "unknown-qp", dst: Ipv4Addr::new(192, 168, 77, 1), counted: DISPATCH, fault: None, limit: 354.0 },
+    Program {
+        name: "unknown-qp-refusing",
+        dst: Ipv4Addr::new(192, 168, 77, 1),
+        counted: DISPATCH,
+        fault: Some(Fault::Refuse),
+        limit: 406.0,
+    },
+    Program {
+        name: "unknown-qp-injector",
+        dst: Ipv4Addr::new(192, 168, 77, 1),
+        counted: "*Dispatcher*::dispatch_through",
+        fault: Some(Fault::Drop),
+        limit: 504.0,
+    },
 ];
 
 /// Frames of a program: whole bursts.
@@ -69,7 +115,7 @@ fn count_all() -> Result<bool, Failure> {
     for program in &PROGRAMS {
         let callgrind = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .args(["--collect-atstart=no", "--toggle-collect=*Dispatcher*::dispatch"])
+            .args(["--collect-atstart=no", &format!("--toggle-collect={}", program.counted)])
             .arg(env::current_exe()?)
             .args(["run", program.name])
             .output()
@@ -100,13 +146,9 @@ fn run(name: &str) -> Result<(), Failure> {
     let mut args: Vec<String> = args.map(str::to_owned).into();
     args.push(format!("--vdev=net_pcap0,rx_pcap={},tx_pcap=/dev/null", file.display()));
     let eal = Eal::init(&args)?;
-    let refuse = FaultRule {
-        matches: FaultMatch { qpn: Some(Qpn::new(0x7)), ..FaultMatch::default() },
-        ..FaultRule::new(FaultAction::Refuse(RequestRefusal::InvalidRequest), Direction::Rx)
-    };
     let config = RuntimeConfig {
         ports: vec![PortSettings { addresses: vec!["192.168.77.1/24".parse()?], ..PortSettings::default() }],
-        faults: if program.refusing { vec![refuse] } else { Vec::new() },
+        faults: program.fault.map(Fault::rule).into_iter().collect(),
         ..RuntimeConfig::default()
     };
     let runtime = Runtime::new(eal, config, Vec::new())?;

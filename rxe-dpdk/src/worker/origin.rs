@@ -79,16 +79,6 @@ pub(crate) fn flush_rings(dispatcher: &mut PortDispatcher, now: Instant, rings: 
     }
 }
 
-/// The frames of a burst.
-pub(crate) fn frames(burst: &RxBurst) -> impl Iterator<Item = &[u8]> {
-    (0..burst.len()).map(|index| burst.data(index))
-}
-
-/// Takes all packets out of a burst, which is empty afterwards.
-pub(crate) fn take_all(burst: &mut RxBurst) -> impl Iterator<Item = Mbuf> {
-    (0..burst.len()).filter_map(|index| burst.take(index))
-}
-
 /// Dispatches the frames that the injector releases by `due`. Returns whether there were any. `burst` is empty.
 pub(crate) fn dispatch_due(
     dispatcher: &mut PortDispatcher,

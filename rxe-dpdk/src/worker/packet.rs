@@ -21,6 +21,8 @@ impl Packet for Mbuf {
 }
 
 impl Burst for RxBurst {
+    type Packet = Mbuf;
+
     #[inline]
     fn len(&self) -> usize {
         RxBurst::len(self)
@@ -29,6 +31,11 @@ impl Burst for RxBurst {
     #[inline]
     fn data(&self, index: usize) -> &[u8] {
         RxBurst::data(self, index)
+    }
+
+    #[inline]
+    fn take(&mut self, index: usize) -> Option<Mbuf> {
+        RxBurst::take(self, index)
     }
 
     #[inline]

@@ -6,6 +6,9 @@ use super::injector::{Injector, Packet};
 
 /// The frames of one receive burst, each of which may leave for another worker.
 pub trait Burst {
+    /// A frame taken out.
+    type Packet: Packet;
+
     /// Number of frames.
     fn len(&self) -> usize;
 
@@ -16,6 +19,9 @@ pub trait Burst {
 
     /// The bytes of a frame; empty past the end.
     fn data(&self, index: usize) -> &[u8];
+
+    /// Takes a frame out; its index stays and is empty from now on.
+    fn take(&mut self, index: usize) -> Option<Self::Packet>;
 
     /// Gives all frames back.
     fn clear(&mut self);

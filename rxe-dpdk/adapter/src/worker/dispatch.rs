@@ -4,7 +4,9 @@
 //! frame with the reason in parentheses; each reason has a counter.
 //!
 //! 1. Parse: [`classify`] checks Ethernet, VLAN, IP, UDP and BTH once, from the outside in (the reasons are listed
-//!    there). A frame that is no RoCE packet leaves for the host stack, on worker 0.
+//!    there). Fault rules of the port's queue, if there are any, are applied to the frame as it was parsed: it is dropped
+//!    (`Injected`), or enters the [`Injector`], which releases it to this step when it is due. A frame that is no RoCE packet
+//!    leaves for the host stack, on worker 0.
 //! 2. Destination MAC: the port's own or, for QPN 0xFFFFFF, one that maps to the group (`ForeignMac`).
 //! 3. VLAN: the port's. A priority tag (VLAN 0) counts as untagged (`VlanMismatch`).
 //! 4. Restrictions of the port, if it has any: source address (`PeerNotAllowed`), membership of the partition (`PkeyLimited`),
@@ -22,7 +24,8 @@
 //! second ring.
 //!
 //! Variants that differ from burst to burst are chosen once per burst and compiled in: a `FrameHook` (nothing, refuse requests,
-//! record a capture) and an [`Origin`] (a port's queue, another worker's ring).
+//! record a capture), an `Admission` (all frames, those that an injector lets pass) and an [`Origin`] (a port's queue, another
+//! worker's ring).
 
 use std::sync::Arc;
 
@@ -38,7 +41,7 @@ use super::burst::{Burst, Frames};
 use super::capture::RxRecorder;
 use super::host::WorkerHost;
 use super::identity::PortIdentity;
-use super::injector::{Injector, Judged, Packet, Refusals};
+use super::injector::{Entry, Injector, Judged, Packet, Refusals};
 use super::stats::WorkerStats;
 use crate::multicast::group_macs;
 
@@ -128,6 +131,39 @@ impl FrameHook for Recording {
     }
 }
 
+/// Which frames of a burst are dispatched at once.
+trait Admission<P> {
+    /// What becomes of the next frame.
+    fn judge(&mut self, frame: &[u8], classified: &Result<Frame<'_>, DropReason>) -> Judged;
+
+    /// Takes a frame that is not dispatched now.
+    fn enter(&mut self, now: Instant, packet: P, entry: Entry);
+}
+
+/// All of them.
+struct NoFaults;
+
+impl<P> Admission<P> for NoFaults {
+    #[inline(always)]
+    fn judge(&mut self, _: &[u8], _: &Result<Frame<'_>, DropReason>) -> Judged {
+        Judged::Passes
+    }
+
+    fn enter(&mut self, _: Instant, _: P, _: Entry) {}
+}
+
+impl<P: Packet> Admission<P> for Injector<P> {
+    #[inline]
+    fn judge(&mut self, frame: &[u8], classified: &Result<Frame<'_>, DropReason>) -> Judged {
+        Injector::judge(self, frame, classified)
+    }
+
+    #[cold]
+    fn enter(&mut self, now: Instant, packet: P, entry: Entry) {
+        Injector::enter(self, now, packet, entry);
+    }
+}
+
 /// Where a burst came from, and what happens to frames of other workers.
 pub trait Origin<B> {
     /// Whether this worker is the first to see the frames: it makes and records the copies of multicast frames.
@@ -153,15 +189,30 @@ impl<H: WorkerHost> Dispatcher<H> {
     #[inline(never)]
     pub fn dispatch<B: Burst>(&mut self, now: Instant, origin: &mut impl Origin<B>, burst: &mut B) -> u64 {
         match (&self.recorder, &self.refusals) {
-            (None, None) => self.dispatch_burst::<Plain, _, _>(now, origin, burst),
-            (None, Some(_)) => self.dispatch_burst::<Refusing, _, _>(now, origin, burst),
+            (None, None) => self.dispatch_burst::<Plain, _, _>(now, origin, &mut NoFaults, burst),
+            (None, Some(_)) => self.dispatch_burst::<Refusing, _, _>(now, origin, &mut NoFaults, burst),
             (Some(_), _) => self.dispatch_recorded(now, origin, burst),
+        }
+    }
+
+    /// As [`dispatch`](Self::dispatch), for a queue with fault rules: frames that do not pass unchanged enter `injector`.
+    #[inline(never)]
+    pub fn dispatch_through<B: Burst>(
+        &mut self,
+        now: Instant,
+        origin: &mut impl Origin<B>,
+        injector: &mut Injector<B::Packet>,
+        burst: &mut B,
+    ) -> u64 {
+        match (&self.recorder, &self.refusals) {
+            (None, None) => self.dispatch_burst::<Plain, _, _>(now, origin, injector, burst),
+            _ => self.dispatch_burst::<Recording, _, _>(now, origin, injector, burst),
         }
     }
 
     #[cold]
     fn dispatch_recorded<B: Burst>(&mut self, now: Instant, origin: &mut impl Origin<B>, burst: &mut B) -> u64 {
-        self.dispatch_burst::<Recording, _, _>(now, origin, burst)
+        self.dispatch_burst::<Recording, _, _>(now, origin, &mut NoFaults, burst)
     }
 
     #[inline]
@@ -169,6 +220,7 @@ impl<H: WorkerHost> Dispatcher<H> {
         &mut self,
         now: Instant,
         origin: &mut O,
+        admission: &mut impl Admission<B::Packet>,
         burst: &mut B,
     ) -> u64 {
         F::before_burst(self);
@@ -182,7 +234,21 @@ impl<H: WorkerHost> Dispatcher<H> {
             }
             let (port, frame) = (origin.port(burst, index), burst.data(index));
             bytes += frame.len() as u64;
-            match self.route::<F>(now, port, frame) {
+            let classified = classify(frame);
+            match admission.judge(frame, &classified) {
+                Judged::Passes => {}
+                Judged::Dropped => {
+                    self.drop_unrouted(now, port, frame, DropReason::Injected);
+                    continue;
+                }
+                Judged::Enters(entry) => {
+                    if let Some(packet) = burst.take(index) {
+                        admission.enter(now, packet, entry);
+                    }
+                    continue;
+                }
+            }
+            match self.route::<F>(now, port, frame, &classified) {
                 Ok(Route::Delivered) => F::after_frame(self, now, port, frame),
                 Ok(Route::Worker(worker)) => match origin.enqueue(burst, index, worker) {
                     Ok(()) => self.stats.handoff_out.inc(),
@@ -208,21 +274,55 @@ impl<H: WorkerHost> Dispatcher<H> {
     /// bytes.
     #[inline(never)]
     pub fn dispatch_all(&mut self, now: Instant, port: PortId, frames: &mut impl Frames) -> (u64, u64) {
+        let keep = |_: &[u8]| ();
         match (&self.recorder, &self.refusals) {
-            (None, None) => self.dispatch_frames::<Plain, _>(now, port, frames),
-            (None, Some(_)) => self.dispatch_frames::<Refusing, _>(now, port, frames),
-            (Some(_), _) => self.dispatch_frames::<Recording, _>(now, port, frames),
+            (None, None) => self.dispatch_frames::<Plain, _>(now, port, &mut NoFaults, keep, frames),
+            (None, Some(_)) => self.dispatch_frames::<Refusing, _>(now, port, &mut NoFaults, keep, frames),
+            (Some(_), _) => self.dispatch_frames::<Recording, _>(now, port, &mut NoFaults, keep, frames),
         }
     }
 
+    /// As [`dispatch_all`](Self::dispatch_all), for a port with fault rules: frames that do not pass unchanged enter `injector`,
+    /// which is given what `keep` makes of them.
+    #[inline(never)]
+    pub fn dispatch_all_through<P: Packet>(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        injector: &mut Injector<P>,
+        keep: impl Fn(&[u8]) -> P,
+        frames: &mut impl Frames,
+    ) -> (u64, u64) {
+        self.dispatch_frames::<Recording, _>(now, port, injector, keep, frames)
+    }
+
     #[inline]
-    fn dispatch_frames<F: FrameHook, S: Frames>(&mut self, now: Instant, port: PortId, frames: &mut S) -> (u64, u64) {
+    fn dispatch_frames<F: FrameHook, P>(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        admission: &mut impl Admission<P>,
+        keep: impl Fn(&[u8]) -> P,
+        frames: &mut impl Frames,
+    ) -> (u64, u64) {
         F::before_burst(self);
         let (mut count, mut bytes) = (0, 0);
         while let Some(frame) = frames.next_frame() {
             count += 1;
             bytes += frame.len() as u64;
-            match self.route::<F>(now, port, frame) {
+            let classified = classify(frame);
+            match admission.judge(frame, &classified) {
+                Judged::Passes => {}
+                Judged::Dropped => {
+                    self.drop_unrouted(now, port, frame, DropReason::Injected);
+                    continue;
+                }
+                Judged::Enters(entry) => {
+                    admission.enter(now, keep(frame), entry);
+                    continue;
+                }
+            }
+            match self.route::<F>(now, port, frame, &classified) {
                 Ok(Route::Delivered) => {}
                 Ok(Route::Worker(_) | Route::Group(_)) => self.count_drop(DropReason::QpnUnknown),
                 Err(reason) => self.count_drop(reason),
@@ -234,8 +334,14 @@ impl<H: WorkerHost> Dispatcher<H> {
 
     /// Step 1: a frame is a RoCE packet, the host stack's, or malformed.
     #[inline]
-    fn route<F: FrameHook>(&mut self, now: Instant, port: PortId, frame: &[u8]) -> Result<Route, DropReason> {
-        match &classify(frame) {
+    fn route<F: FrameHook>(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        frame: &[u8],
+        classified: &Result<Frame<'_>, DropReason>,
+    ) -> Result<Route, DropReason> {
+        match classified {
             Ok(Frame::Roce(packet)) => self.route_packet::<F>(now, port, packet),
             Ok(Frame::Host) => {
                 let Some(control) = &mut self.control else { return Ok(Route::Worker(0)) };
@@ -355,41 +461,13 @@ impl<H: WorkerHost> Dispatcher<H> {
         self.stats.dropped_frames.inc();
     }
 
-    /// Drops a frame that another worker owns.
+    /// Drops a frame that this worker does not handle.
     #[cold]
     pub fn drop_unrouted(&mut self, now: Instant, port: PortId, frame: &[u8], reason: DropReason) {
         self.count_drop(reason);
         if let Some(recorder) = &mut self.recorder {
             recorder.record_dropped(now, port, frame, reason);
         }
-    }
-}
-
-/// Dispatch with a fault injector between the queue and step 1.
-impl<H: WorkerHost> Dispatcher<H> {
-    /// Moves the packets of a burst into the injector, of which some may be `judged` already. Returns how many bytes were in them.
-    pub fn inject<P: Packet>(
-        &mut self,
-        now: Instant,
-        port: PortId,
-        injector: &mut Injector<P>,
-        packets: impl Iterator<Item = P>,
-        mut judged: Judged,
-    ) -> u64 {
-        let mut bytes = 0;
-        for packet in packets {
-            bytes += packet.bytes().len() as u64;
-            if let Some(recorder) = &mut self.recorder {
-                recorder.remember(packet.bytes());
-            }
-            if !injector.accept_next(now, packet, &mut judged) {
-                self.count_drop(DropReason::Injected);
-                if let Some(recorder) = &mut self.recorder {
-                    recorder.record_remembered(now, port, DropReason::Injected);
-                }
-            }
-        }
-        bytes
     }
 }
 

@@ -22,7 +22,7 @@ use rxe_sync::Arrivals;
 
 use super::faults::FaultPlaces;
 use super::handoff::{HandOff, TxRingEnd};
-use super::origin::{FromPort, FromWorkers, PortDispatcher, dispatch_due, flush_rings, frames, take_all};
+use super::origin::{FromPort, FromWorkers, PortDispatcher, dispatch_due, flush_rings};
 use super::port_orders::PortOrders;
 use super::ports::RxPort;
 use super::tx_path::TxPath;
@@ -210,11 +210,8 @@ impl Worker {
                 stats.rx_frames.add(count as u64);
             }
             let mut origin = FromPort { port: *port, rings: outbound, pool: queue.pool() };
-            if let Some(injector) = faults
-                && let Err(judged) = injector.pass(frames(burst))
-            {
-                stats.rx_bytes.add(dispatcher.inject(now, *port, injector, take_all(burst), judged));
-                burst.clear();
+            if let Some(injector) = faults {
+                stats.rx_bytes.add(dispatcher.dispatch_through(now, &mut origin, injector, burst));
                 busy |= dispatch_due(dispatcher, now, now, &mut origin, injector, burst);
             } else if count > 0 {
                 stats.rx_bytes.add(dispatcher.dispatch(now, &mut origin, burst));

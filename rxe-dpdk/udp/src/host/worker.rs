@@ -7,7 +7,7 @@ use std::thread;
 use rxe_adapter::worker::burst::Due;
 use rxe_adapter::worker::capture::{Recorders, TxRecorders};
 use rxe_adapter::worker::dispatch::Dispatcher;
-use rxe_adapter::worker::injector::{ActiveFault, Direction, FOREVER, FaultStats, Injector, Judged, Refusals, Room};
+use rxe_adapter::worker::injector::{ActiveFault, Direction, FOREVER, FaultStats, Injector, Refusals, Room};
 use rxe_adapter::worker::lost_regions::LostRegions;
 use rxe_adapter::worker::orders::{FaultChange, Orders};
 use rxe_adapter::worker::progress::{Progress, Step};
@@ -167,9 +167,8 @@ impl Worker {
                 (frames, bytes, 0)
             }
             Some(injector) => {
-                let mut frames = 0;
-                let copies = std::iter::from_fn(|| burst.next_frame().map(HeldFrame::copy_of)).inspect(|_| frames += 1);
-                let bytes = dispatcher.inject(now, PORT, injector, copies, Judged::default());
+                let (frames, bytes) =
+                    dispatcher.dispatch_all_through(now, PORT, injector, HeldFrame::copy_of, &mut burst);
                 let (released, _) = dispatcher.dispatch_all(now, PORT, &mut Due::new(injector, now));
                 (frames, bytes, released)
             }

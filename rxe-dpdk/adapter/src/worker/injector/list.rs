@@ -65,21 +65,20 @@ impl RuleState {
     }
 
     /// Whether the rule is applied to this frame. `fits` is false if the action cannot be.
+    #[inline]
     pub(super) fn hits(&mut self, packet: Option<&RocePacket<'_>>, fits: bool) -> bool {
-        if !fits || self.fault.hits.is_used_up(self.fault.rule.count) || !self.fault.rule.matches.matches(packet) {
+        let ActiveFault { rule, matched, hits, .. } = &*self.fault;
+        if !fits || hits.is_used_up(rule.count) || !rule.matches.matches(packet) {
             return false;
         }
-        self.fault.matched[self.worker].inc();
-        self.chance() && self.fault.hits.claim(self.fault.rule.count)
-    }
-
-    /// Draws a number only if both outcomes are possible.
-    fn chance(&mut self) -> bool {
-        match self.fault.rule.probability {
+        matched[self.worker].inc();
+        // A number is drawn only if both outcomes are possible.
+        let chance = match rule.probability {
             Probability::NEVER => false,
             Probability::ALWAYS => true,
             probability => probability.hits(self.rng.next_u32()),
-        }
+        };
+        chance && hits.claim(rule.count)
     }
 
     /// A number below `end`, which is not 0.

@@ -1,10 +1,10 @@
 //! Fault injection between a port and a worker: frames are dropped, duplicated, reordered, delayed, corrupted and
 //! CE-marked, as rules and their seeds decide.
 //!
-//! An [`Injector`] serves one direction of one worker's queue of one port. Every frame enters by
-//! [`accept`](Injector::accept) and leaves by [`next`](Injector::next) when it is due; a burst whose frames all pass
-//! unchanged need not enter ([`pass`](Injector::pass)). Between two turns an injector holds
-//! at most [`Room::capacity`] frames; if there are more, the earliest leave before they are due. Requests are refused by
+//! An [`Injector`] serves one direction of one worker's queue of one port. A frame enters by
+//! [`accept`](Injector::accept) and leaves by [`next`](Injector::next) when it is due. Where frames are classified anyway, the
+//! rules are applied to them first ([`judge`](Injector::judge)), and those that pass unchanged need not enter. Between two turns
+//! an injector holds at most [`Room::capacity`] frames; if there are more, the earliest leave before they are due. Requests are refused by
 //! [`Refusals`], at the worker that owns their queue pair.
 
 mod list;
@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use rxe_proto::wire::{Frame, PortId, RocePacket, classify, mark_congestion};
+use rxe_proto::wire::{DropReason, Frame, PortId, RocePacket, classify, mark_congestion};
 use rxe_proto::{Duration, Instant, counters};
 
 pub use list::Faults;
@@ -148,10 +148,20 @@ impl Parts {
     }
 }
 
-/// The decision of all rules about a frame.
-#[derive(Default, PartialEq, Eq)]
+/// What the rules that drop frames leave to be decided.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Nothing: the frame is dropped.
+    Dropped,
+    /// Nothing: no other rule applies to it.
+    Unchanged,
+    /// The other rules have to be applied.
+    Open,
+}
+
+/// The decision of the other rules about a frame.
+#[derive(Default)]
 struct Verdict {
-    dropped: bool,
     /// The frame is duplicated; the delay of the copy.
     copy: Option<Duration>,
     /// A bit for each rule that corrupts or marks the frame.
@@ -161,13 +171,42 @@ struct Verdict {
     overtakers: Option<u32>,
 }
 
-/// What was decided about the first frames of a burst.
-#[derive(Default)]
-pub struct Judged {
-    /// Frames that pass unchanged.
-    passed: usize,
-    /// The one behind them.
-    next: Option<(Verdict, Parts)>,
+impl Verdict {
+    fn changes_nothing(&self) -> bool {
+        self.changes == 0 && self.late.is_zero() && self.copy.is_none() && self.overtakers.is_none()
+    }
+}
+
+/// What becomes of a frame.
+pub enum Judged {
+    /// It passes unchanged, and has passed.
+    Passes,
+    /// It is dropped.
+    Dropped,
+    /// It enters the injector.
+    Enters(Entry),
+}
+
+/// How a frame enters the injector.
+pub struct Entry {
+    verdict: Verdict,
+    parts: Parts,
+}
+
+impl Entry {
+    /// For a frame that was classified so.
+    #[cold]
+    fn new(verdict: Verdict, classified: &Result<Frame<'_>, DropReason>) -> Entry {
+        Entry { verdict, parts: roce(classified).map(Parts::of).unwrap_or_default() }
+    }
+}
+
+/// The RoCE packet, if it is one.
+fn roce<'c, 'f>(classified: &'c Result<Frame<'f>, DropReason>) -> Option<&'c RocePacket<'f>> {
+    match classified {
+        Ok(Frame::Roce(packet)) => Some(packet),
+        _ => None,
+    }
 }
 
 /// See the module.
@@ -177,6 +216,10 @@ pub struct Injector<P> {
     direction: Direction,
     /// In the order of their actions, at most [`MAX_FAULTS`].
     rules: Vec<RuleState>,
+    /// The first rules, which drop frames.
+    drops: usize,
+    /// Whether a rule may apply to frames that are no RoCE packets.
+    takes_all: bool,
     room: Room,
     /// Bytes at the beginning of a frame that no rule corrupts.
     protected: usize,
@@ -199,6 +242,8 @@ impl<P: Packet> Injector<P> {
             port,
             direction,
             rules: Vec::new(),
+            drops: 0,
+            takes_all: false,
             room,
             protected: ETHERNET,
             undelayed: VecDeque::with_capacity(room.max_held()),
@@ -223,6 +268,8 @@ impl<P: Packet> Injector<P> {
     pub fn set_rules(&mut self, faults: &[Arc<ActiveFault>]) {
         let (before, direction) = (std::mem::take(&mut self.rules), self.direction);
         self.rules = rule_states(before, faults, |rule| acts(direction, rule), self.worker, Some(self.port));
+        self.drops = self.rules.partition_point(|rule| rule.fault.rule.action == FaultAction::Drop);
+        self.takes_all = self.rules.iter().any(|rule| rule.fault.rule.matches.scope == FaultScope::All);
     }
 
     /// Whether it has no rule.
@@ -245,69 +292,49 @@ impl<P: Packet> Injector<P> {
         &self.stats
     }
 
-    /// Applies the rules to the frames of a burst, while it holds none. If all pass unchanged, they have passed.
-    ///
-    /// # Errors
-    /// How far that went: the frames have to be accepted, each by [`accept_next`](Self::accept_next).
-    pub fn pass<'f>(&mut self, frames: impl Iterator<Item = &'f [u8]>) -> Result<(), Judged> {
-        if self.held() > 0 {
-            return Err(Judged::default());
-        }
-        let mut passed = 0;
-        for frame in frames {
-            let judged = self.judge(frame);
-            if judged.0 != Verdict::default() {
-                return Err(Judged { passed, next: Some(judged) });
-            }
-            passed += 1;
-        }
-        self.stats.delivered.add(passed as u64);
-        Ok(())
-    }
-
-    /// Queues the next frame of a burst about which `judged` tells what was decided. Returns false if it was dropped.
-    pub fn accept_next(&mut self, now: Instant, packet: P, judged: &mut Judged) -> bool {
-        if judged.passed > 0 {
-            judged.passed -= 1;
-            self.enqueue(now, Duration::ZERO, packet);
-            return true;
-        }
-        let (verdict, parts) = judged.next.take().unwrap_or_else(|| self.judge(packet.bytes()));
-        self.carry_out(now, packet, verdict, &parts)
-    }
-
     /// Applies the rules to a frame and queues it. Returns false if it was dropped.
     pub fn accept(&mut self, now: Instant, packet: P) -> bool {
-        let (verdict, parts) = self.judge(packet.bytes());
-        self.carry_out(now, packet, verdict, &parts)
-    }
-
-    /// The decision of the rules about a frame.
-    fn judge(&mut self, frame: &[u8]) -> (Verdict, Parts) {
+        let frame = packet.bytes();
         let classified = classify(frame);
-        let roce = match &classified {
-            Ok(Frame::Roce(roce)) => Some(roce),
-            _ => None,
-        };
-        if roce.is_none() && self.rules.iter().all(|rule| rule.fault.rule.matches.scope == FaultScope::Roce) {
-            self.stats.out_of_scope.inc();
-            return <(Verdict, Parts)>::default();
-        }
-        self.stats.frames.inc();
-        let parts = roce.map(Parts::of).unwrap_or_default();
-        (self.decide(frame.len(), roce, &parts), parts)
-    }
-
-    /// Carries out the decision about a frame and queues it. Returns false if it was dropped.
-    fn carry_out(&mut self, now: Instant, mut packet: P, verdict: Verdict, parts: &Parts) -> bool {
-        if verdict.dropped {
-            self.stats.dropped.inc();
+        let fate = self.decide(roce(&classified));
+        if fate == Fate::Dropped {
             return false;
         }
+        let verdict = self.verdict(fate, frame.len(), roce(&classified));
+        let entry = Entry::new(verdict, &classified);
+        self.enter(now, packet, entry);
+        true
+    }
+
+    /// Applies the rules to the next frame, which was classified.
+    #[inline]
+    pub fn judge(&mut self, frame: &[u8], classified: &Result<Frame<'_>, DropReason>) -> Judged {
+        match self.decide(roce(classified)) {
+            Fate::Dropped => Judged::Dropped,
+            Fate::Unchanged if self.held() == 0 => {
+                self.stats.delivered.inc();
+                Judged::Passes
+            }
+            fate => self.judge_further(fate, frame, classified),
+        }
+    }
+
+    /// As [`judge`](Self::judge), for a frame that no rule drops.
+    fn judge_further(&mut self, fate: Fate, frame: &[u8], classified: &Result<Frame<'_>, DropReason>) -> Judged {
+        let verdict = self.verdict(fate, frame.len(), roce(classified));
+        if verdict.changes_nothing() && self.held() == 0 {
+            self.stats.delivered.inc();
+            return Judged::Passes;
+        }
+        Judged::Enters(Entry::new(verdict, classified))
+    }
+
+    /// Queues a frame as was decided.
+    pub fn enter(&mut self, now: Instant, mut packet: P, Entry { verdict, parts }: Entry) {
         // Copied before corruption: the copy stays intact.
         let copy = verdict.copy.and_then(|late| Some((late, self.copy(&packet)?)));
         if verdict.changes != 0 {
-            self.change(packet.bytes_mut(), parts, verdict.changes);
+            self.change(packet.bytes_mut(), &parts, verdict.changes);
         }
         let earlier = self.held_back.len();
         if let Some(overtakers) = verdict.overtakers {
@@ -323,19 +350,31 @@ impl<P: Packet> Injector<P> {
             held.overtakers -= 1;
         }
         self.release(now, |held| held.overtakers == 0);
-        true
     }
 
-    /// Evaluates the rules for a frame of `len` bytes.
-    fn decide(&mut self, len: usize, roce: Option<&RocePacket<'_>>, parts: &Parts) -> Verdict {
+    /// Applies the rules that drop frames.
+    #[inline]
+    fn decide(&mut self, roce: Option<&RocePacket<'_>>) -> Fate {
+        if roce.is_none() && !self.takes_all {
+            self.stats.out_of_scope.inc();
+            return Fate::Unchanged;
+        }
+        self.stats.frames.inc();
+        if self.rules.iter_mut().take(self.drops).any(|rule| rule.hits(roce, true)) {
+            self.stats.dropped.inc();
+            return Fate::Dropped;
+        }
+        if self.drops == self.rules.len() { Fate::Unchanged } else { Fate::Open }
+    }
+
+    /// Applies the other rules to a frame of `len` bytes.
+    fn verdict(&mut self, fate: Fate, len: usize, roce: Option<&RocePacket<'_>>) -> Verdict {
         let mut verdict = Verdict::default();
-        for (index, rule) in self.rules.iter_mut().enumerate() {
+        if fate != Fate::Open {
+            return verdict;
+        }
+        for (index, rule) in self.rules.iter_mut().enumerate().skip(self.drops) {
             match rule.fault.rule.action {
-                FaultAction::Drop => {
-                    if rule.hits(roce, true) {
-                        return Verdict { dropped: true, ..Verdict::default() };
-                    }
-                }
                 FaultAction::Duplicate => {
                     if verdict.copy.is_none() && rule.hits(roce, true) {
                         verdict.copy = Some(Duration::ZERO);
@@ -343,7 +382,8 @@ impl<P: Packet> Injector<P> {
                 }
                 FaultAction::Corrupt => verdict.changes |= u64::from(rule.hits(roce, len > self.protected)) << index,
                 FaultAction::CorruptPayload => {
-                    verdict.changes |= u64::from(rule.hits(roce, !parts.payload.is_empty())) << index;
+                    let has_payload = roce.is_some_and(|roce| !roce.payload_range().is_empty());
+                    verdict.changes |= u64::from(rule.hits(roce, has_payload)) << index;
                 }
                 FaultAction::CorruptIcrc | FaultAction::Ecn => {
                     verdict.changes |= u64::from(rule.hits(roce, roce.is_some())) << index;
@@ -362,8 +402,8 @@ impl<P: Packet> Injector<P> {
                         verdict.overtakers = Some(1 + rule.below(u64::from(MAX_OVERTAKERS)) as u32);
                     }
                 }
-                // Applied by `Refusals`.
-                FaultAction::Refuse(_) => {}
+                // Evaluated before; applied by `Refusals`.
+                FaultAction::Drop | FaultAction::Refuse(_) => {}
             }
         }
         verdict
