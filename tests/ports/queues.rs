@@ -13,7 +13,9 @@ fn each_lcore_receives_flows_by_a_queue_of_its_own() {
     with_pair(|| {
         let mut target = VethTarget::start_on("q", &format!("{AF_PACKET},qpairs=2"), Streams::default(), &[]);
         target.prints("ready ");
-        let words = "write-bw -s 4096 -q 16 -t 8 -n 100 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
+        // The source ports are the same in each run, and the kernel's hash is the same until it is started again: as many as make
+        // it certain that each queue gets flows of both lcores.
+        let words = "write-bw -s 4096 -q 64 -t 2 -n 25 --verify --address 10.77.0.3/24 --peer 10.77.0.1";
         let mut bench = bench_on(&AF_PACKET.replace("rxa", "rxb"), "0", words);
         let done = process::run(&mut bench, LIMIT).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(done.code, 0, "{}", told(&done));
@@ -26,7 +28,7 @@ fn each_lcore_receives_flows_by_a_queue_of_its_own() {
         let (received, executed) = (count("rx_frames"), count("qp_packets"));
         assert_eq!(received.len(), 2);
         assert!(received.iter().all(|&frames| frames > 20), "received {received:?}");
-        // Each has eight queue pairs, of 100 messages or more.
+        // Each has 32 queue pairs, of 25 messages or more.
         assert!(executed.iter().all(|&packets| packets >= 800), "executed {executed:?}");
         assert!(count("handoff_out").iter().all(|&frames| frames > 0));
         assert!(target.terminate().success());
