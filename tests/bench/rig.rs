@@ -167,9 +167,11 @@ impl Rig {
                 // net_af_xdp's frames are shorter.
                 let mtu = if port == Port::AfXdp { 3000 } else { MTU };
                 for name in &names {
-                    // Nobody but the two ends is to speak there.
+                    // Nobody but the two ends is to speak there, and the kernel forwards nothing that arrives.
                     let ipv6 = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
                     let _ = std::fs::write(ipv6, "1");
+                    let forwarding = format!("/proc/sys/net/ipv4/conf/{name}/forwarding");
+                    std::fs::write(&forwarding, "0").map_err(|error| format!("{forwarding}: {error}"))?;
                     ip(&["link", "set", name, "mtu", &mtu.to_string(), "up"])?;
                 }
                 let vdev = |name: &String| match port {

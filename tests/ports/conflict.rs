@@ -7,6 +7,7 @@ use std::time::Instant;
 use rxe_testkit::child::ip;
 use rxe_testkit::process::{self, Streams};
 
+use crate::bench::{LIMIT, bench_on, told};
 use crate::output::with_pair;
 use crate::veth::{AF_PACKET, PATIENCE, VethTarget, eventually, rxe_ctl_says, target_command};
 
@@ -151,6 +152,33 @@ fn an_address_of_the_kernel_on_the_same_interface_is_refused() {
         target.prints("ready ");
         assert_eq!(target.terminate().code(), Some(0));
         assert_eq!(warnings(&target, ""), [""; 0]);
+    });
+}
+
+#[test]
+fn a_kernel_that_forwards_our_packets_is_warned_about() {
+    with_pair(|| {
+        // As for a machine with Docker. The route to our address leads back to us, over the other end.
+        std::fs::write("/proc/sys/net/ipv4/conf/rxa/forwarding", "1").unwrap();
+        let mut target = start("f");
+        target.prints("ready ");
+        let words = "the kernel forwards packets (net.ipv4.conf.rxa.forwarding is not 0), also those to our address 10.77.0.1 that arrive \
+                     at interface rxa: set it to 0, or have them dropped (ip rule add iif rxa to 10.77.0.1 blackhole)";
+        eventually(words, || !warnings(&target, words).is_empty());
+        assert_eq!(warnings(&target, "").len(), 1, "{}", target.program.tail());
+        // Frames received during a run of rxe-bench, whose address the kernel does not have.
+        let received = || {
+            let before = target.counter("worker", "rx_frames");
+            let words = "write-lat -n 100 --address 10.77.0.3/24 --peer 10.77.0.1";
+            let done = process::run(&mut bench_on(&AF_PACKET.replace("rxa", "rxb"), "0", words), LIMIT).unwrap();
+            assert_eq!(done.code, 0, "{}", told(&done));
+            target.counter("worker", "rx_frames") - before
+        };
+        let round = received();
+        ip("rule add iif rxa to 10.77.0.1 blackhole");
+        let once = received();
+        assert!(round > 10 * once, "{round} and {once} frames");
+        assert_eq!(target.terminate().code(), Some(0));
     });
 }
 

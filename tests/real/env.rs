@@ -6,6 +6,7 @@
 use crate::guest::{Guest, GuestConfig};
 use crate::station::{Kernel, Station, StationKey};
 use crate::support::image::Image;
+use rxe_testkit::child::forward_nothing;
 use rxe_testkit::process::locked;
 use rxe_testkit::process::{self, must};
 use std::collections::{HashMap, HashSet};
@@ -195,6 +196,7 @@ impl TestEnv {
             .and_then(|()| std::fs::create_dir_all("/run/dpdk"))
             .map_err(|e| e.to_string())?;
         must("ip", &["link", "set", "lo", "up"])?;
+        forward_nothing();
         must("mount", &["-t", "hugetlbfs", "-o", "pagesize=2M", "none", &huge.to_string_lossy()])?;
         must("mount", &["-t", "tmpfs", "none", "/run/dpdk"])?;
         must("mount", &["-t", "tmpfs", "none", "/dev/shm"])?;

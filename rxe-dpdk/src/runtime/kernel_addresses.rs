@@ -1,8 +1,10 @@
-//! Addresses of ours that the kernel has too.
+//! Addresses of ours that the kernel has too, and packets to them that it forwards.
 //!
 //! The kernel sees the frames of an interface that net_af_packet, net_af_xdp, net_pcap or net_tap takes, and answers those
 //! to its addresses, whichever interface they are on: with TCP resets and "port unreachable" for services that it does not
-//! have. Its MAC address there is ours, so address conflict detection cannot tell its packets from our own.
+//! have. Its MAC address there is ours, so address conflict detection cannot tell its packets from our own. Packets to addresses
+//! that it does not have it forwards, if it is a router (Docker makes it one): they leave once more, and those that come back to
+//! the interface go round until their hop limit is used up.
 
 use std::collections::HashSet;
 use std::io;
@@ -44,6 +46,9 @@ pub(super) fn check(ports: &[Port], settings: &[PortSettings]) -> Result<(), Run
         .collect();
     if own.iter().all(|(_, addresses)| addresses.is_empty()) {
         return Ok(());
+    }
+    for (interface, addresses) in &own {
+        interface.and_then(interface_name).iter().for_each(|interface| warn_of_forwarding(interface, addresses));
     }
     let kernel = match list() {
         Ok(kernel) => kernel,
@@ -102,6 +107,25 @@ pub(super) fn warn(address: &Address) {
          {cidr} dev {interface})",
         cidr.ip
     );
+}
+
+/// Warns if the kernel forwards packets to `own` addresses that arrive at `interface`.
+fn warn_of_forwarding(interface: &str, own: &[IpAddr]) {
+    for (ip, name) in [(own.iter().find(|ip| ip.is_ipv4()), interface), (own.iter().find(|ip| ip.is_ipv6()), "all")] {
+        let Some(ip) = ip else { continue };
+        let version = if ip.is_ipv4() { 4 } else { 6 };
+        let setting = std::fs::read_to_string(format!("/proc/sys/net/ipv{version}/conf/{name}/forwarding"));
+        // A kernel without this protocol has no such setting, and forwards nothing.
+        let forwards = setting.is_ok_and(|setting| setting.trim() != "0");
+        // Nor does one without a route, as in a network namespace with nothing but our port. For IPv6 there always are some.
+        let has_routes = || std::fs::read_to_string("/proc/net/route").is_ok_and(|table| table.lines().count() > 1);
+        if forwards && (ip.is_ipv6() || has_routes()) {
+            tracing::warn!(
+                "the kernel forwards packets (net.ipv{version}.conf.{name}.forwarding is not 0), also those to our address {ip} that \
+                 arrive at interface {interface}: set it to 0, or have them dropped (ip rule add iif {interface} to {ip} blackhole)"
+            );
+        }
+    }
 }
 
 /// All addresses of the kernel, in this network namespace.

@@ -16,7 +16,7 @@ pub fn alone(inside: impl FnOnce()) {
     run(None, inside);
 }
 
-/// Runs `inside` in a child process in a new network namespace. Needs root; without root the test is skipped with a
+/// Runs `inside` in a child process in a new network namespace that forwards no packets. Needs root; without root the test is skipped with a
 /// message, except under CI, where it fails.
 pub fn in_namespace(inside: impl FnOnce()) {
     if !is_child() && !is_root() {
@@ -24,7 +24,16 @@ pub fn in_namespace(inside: impl FnOnce()) {
         eprintln!("SKIPPED: network namespaces need root");
         return;
     }
-    run(Some(["unshare", "--net"]), inside);
+    run(Some(["unshare", "--net"]), || {
+        forward_nothing();
+        inside();
+    });
+}
+
+/// Makes the kernel forward no packets in this network namespace, whose setting is at first that of the machine, which Docker
+/// changes: a frame to a target on net_af_packet would go round.
+pub fn forward_nothing() {
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("a network namespace of the test's own");
 }
 
 /// A command that runs this test program with the calling test as the only test.
