@@ -114,6 +114,8 @@ fn what_perftest_prints_becomes_a_sample() {
     assert_eq!(guests::sample(&void), None, "a run in which nothing happened");
     assert!(!guests::is_void(&void), "without the reason");
     let why = "Correlation coefficient r^2: 0.83 < 0.9\n";
+    let behind = format!("{}{why}", WRITE_BW.trim_end());
+    assert_eq!(guests::sample(&behind), guests::sample(WRITE_BW), "behind the row");
     assert!(guests::is_void(&format!("{void}{why}")) && !guests::is_void(&format!("{WRITE_BW}{why}")));
 }
 

@@ -33,9 +33,6 @@ const KERNEL_ENDS: &str = "set -e; rdma link delete rxe0; ip address flush dev e
 /// Returns when a server of perftest listens: at TCP port 18515.
 const LISTENS: &str = "until grep -q ':4853 [0-9A-F]*:[0-9A-F]* 0A ' /proc/net/tcp; do sleep 0.02; done";
 
-/// What perftest prints when it could not measure the CPU's clock, on a busy machine: its rates are 0 then.
-const NO_CLOCK: &str = "Correlation coefficient";
-
 /// Both machines.
 pub struct Guests {
     client: Guest,
@@ -174,7 +171,7 @@ impl Serving<'_> {
 
 /// Whether a run of perftest, which printed this on both streams, says nothing and is to be made again.
 pub fn is_void(text: &str) -> bool {
-    sample(text).is_none() && text.contains(NO_CLOCK)
+    sample(text).is_none() && text.contains(perftest::NO_CLOCK)
 }
 
 /// The results that perftest printed of one run. Its latencies of SENDs and WRITEs are half of the way there and back.

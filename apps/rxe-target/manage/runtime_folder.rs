@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rxe::{CliError, cli_error};
 use rxe_inspect::socket as place;
@@ -15,6 +16,10 @@ pub struct RuntimeFolder {
     /// Locked as long as it is open.
     _lock: File,
 }
+
+/// How often a folder is tried, and the time between.
+const ATTEMPTS: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why the folder cannot be used.
 enum Refused {
@@ -41,11 +46,14 @@ impl RuntimeFolder {
 
     fn below(base: &Path, prefix: &str) -> Result<RuntimeFolder, Refused> {
         let folder = base.join(prefix);
-        // A target that ends may be removing its folder now.
-        for _ in 0..100 {
+        // A target that ends may be removing its folder now, or hold the lock a little longer.
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE);
+            }
             match RuntimeFolder::try_take(base, &folder) {
                 Ok(Some(lock)) => return Ok(RuntimeFolder { folder, _lock: lock }),
-                Ok(None) => {}
+                Ok(None) | Err(Refused::Taken) => {}
                 Err(Refused::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(refused) => return Err(refused),
             }
@@ -117,6 +125,21 @@ mod tests {
         std::fs::write(base.join("a/precious"), "").unwrap();
         drop(again);
         assert!(base.join("a/precious").exists());
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_target_that_ends_while_the_next_one_starts_is_waited_for() {
+        let base = base("ends");
+        let first = RuntimeFolder::below(&base, "a").map_err(|_| "refused").unwrap();
+        let next = std::thread::scope(|scope| {
+            let next = scope.spawn(|| RuntimeFolder::below(&base, "a").map_err(|_| "refused"));
+            std::thread::sleep(5 * PAUSE);
+            drop(first);
+            next.join().unwrap()
+        });
+        assert!(next.is_ok());
+        drop(next);
         std::fs::remove_dir_all(&base).unwrap();
     }
 
