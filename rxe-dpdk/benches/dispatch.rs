@@ -41,17 +41,17 @@ enum Fault {
 }
 
 impl Fault {
-    fn rule(self) -> FaultRule {
-        match self {
+    fn rule(self) -> Result<FaultRule, Failure> {
+        Ok(match self {
             Fault::Refuse => FaultRule {
                 matches: FaultMatch { qpn: Some(Qpn::new(0x7)), ..FaultMatch::default() },
                 ..FaultRule::new(FaultAction::Refuse(RequestRefusal::InvalidRequest), Direction::Rx)
             },
             Fault::Drop => FaultRule {
-                probability: Probability::from_share(1e-9).unwrap_or(Probability::NEVER),
+                probability: Probability::from_share(1e-9).ok_or("no probability")?,
                 ..FaultRule::new(FaultAction::Drop, Direction::Rx)
             },
-        }
+        })
     }
 }
 
@@ -148,7 +148,7 @@ fn run(name: &str) -> Result<(), Failure> {
     let eal = Eal::init(&args)?;
     let config = RuntimeConfig {
         ports: vec![PortSettings { addresses: vec!["192.168.77.1/24".parse()?], ..PortSettings::default() }],
-        faults: program.fault.map(Fault::rule).into_iter().collect(),
+        faults: program.fault.map(Fault::rule).transpose()?.into_iter().collect(),
         ..RuntimeConfig::default()
     };
     let runtime = Runtime::new(eal, config, Vec::new())?;

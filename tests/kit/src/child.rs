@@ -16,8 +16,8 @@ pub fn alone(inside: impl FnOnce()) {
     run(None, inside);
 }
 
-/// Runs `inside` in a child process in a new network namespace that forwards no packets. Needs root; without root the test is skipped with a
-/// message, except under CI, where it fails.
+/// Runs `inside` in a child process in a new network namespace that forwards no packets. Needs root; without root the test
+/// is skipped with a message, except under CI, where it fails.
 pub fn in_namespace(inside: impl FnOnce()) {
     if !is_child() && !is_root() {
         assert!(env::var_os("CI").is_none_or(|ci| ci.is_empty()), "CI must not skip: network namespaces need root");

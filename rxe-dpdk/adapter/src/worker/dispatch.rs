@@ -27,6 +27,7 @@
 //! record a capture), an `Admission` (all frames, those that an injector lets pass) and an [`Origin`] (a port's queue, another
 //! worker's ring).
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use rxe_proto::Instant;
@@ -235,18 +236,13 @@ impl<H: WorkerHost> Dispatcher<H> {
             let (port, frame) = (origin.port(burst, index), burst.data(index));
             bytes += frame.len() as u64;
             let classified = classify(frame);
-            match admission.judge(frame, &classified) {
-                Judged::Passes => {}
-                Judged::Dropped => {
-                    self.drop_unrouted(now, port, frame, DropReason::Injected);
-                    continue;
+            if let ControlFlow::Break(entry) = self.admit(now, port, admission, frame, &classified) {
+                if let Some(entry) = entry
+                    && let Some(packet) = burst.take(index)
+                {
+                    admission.enter(now, packet, entry);
                 }
-                Judged::Enters(entry) => {
-                    if let Some(packet) = burst.take(index) {
-                        admission.enter(now, packet, entry);
-                    }
-                    continue;
-                }
+                continue;
             }
             match self.route::<F>(now, port, frame, &classified) {
                 Ok(Route::Delivered) => F::after_frame(self, now, port, frame),
@@ -311,16 +307,11 @@ impl<H: WorkerHost> Dispatcher<H> {
             count += 1;
             bytes += frame.len() as u64;
             let classified = classify(frame);
-            match admission.judge(frame, &classified) {
-                Judged::Passes => {}
-                Judged::Dropped => {
-                    self.drop_unrouted(now, port, frame, DropReason::Injected);
-                    continue;
-                }
-                Judged::Enters(entry) => {
+            if let ControlFlow::Break(entry) = self.admit(now, port, admission, frame, &classified) {
+                if let Some(entry) = entry {
                     admission.enter(now, keep(frame), entry);
-                    continue;
                 }
+                continue;
             }
             match self.route::<F>(now, port, frame, &classified) {
                 Ok(Route::Delivered) => {}
@@ -330,6 +321,26 @@ impl<H: WorkerHost> Dispatcher<H> {
             F::after_frame(self, now, port, frame);
         }
         (count, bytes)
+    }
+
+    /// Applies the fault rules of a queue. A frame that is not dispatched now has been dropped, or enters the injector.
+    #[inline]
+    fn admit<P>(
+        &mut self,
+        now: Instant,
+        port: PortId,
+        admission: &mut impl Admission<P>,
+        frame: &[u8],
+        classified: &Result<Frame<'_>, DropReason>,
+    ) -> ControlFlow<Option<Entry>> {
+        match admission.judge(frame, classified) {
+            Judged::Passes => ControlFlow::Continue(()),
+            Judged::Dropped => {
+                self.drop_unrouted(now, port, frame, DropReason::Injected);
+                ControlFlow::Break(None)
+            }
+            Judged::Enters(entry) => ControlFlow::Break(Some(entry)),
+        }
     }
 
     /// Step 1: a frame is a RoCE packet, the host stack's, or malformed.

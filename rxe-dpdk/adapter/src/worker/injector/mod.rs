@@ -3,9 +3,9 @@
 //!
 //! An [`Injector`] serves one direction of one worker's queue of one port. A frame enters by
 //! [`accept`](Injector::accept) and leaves by [`next`](Injector::next) when it is due. Where frames are classified anyway, the
-//! rules are applied to them first ([`judge`](Injector::judge)), and those that pass unchanged need not enter. Between two turns
-//! an injector holds at most [`Room::capacity`] frames; if there are more, the earliest leave before they are due. Requests are refused by
-//! [`Refusals`], at the worker that owns their queue pair.
+//! rules are applied to them first ([`judge`](Injector::judge)), and those that pass unchanged need not enter. Between two
+//! turns an injector holds at most [`Room::capacity`] frames; if there are more, the earliest leave before they are due.
+//! Requests are refused by [`Refusals`], at the worker that owns their queue pair.
 
 mod list;
 mod refusals;
