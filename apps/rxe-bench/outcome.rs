@@ -208,7 +208,7 @@ impl Outcome {
     }
 }
 
-/// The bandwidth of so many transfers of `size` bytes in a second.
+/// The bandwidth of `per_second` transfers of `size` bytes, in Gb/s.
 pub fn gbps(size: u32, per_second: f64) -> f64 {
     per_second * f64::from(size) * 8.0 / 1e9
 }

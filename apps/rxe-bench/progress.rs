@@ -65,7 +65,7 @@ impl Progress {
 }
 
 impl<O: Send + 'static> Progress<O> {
-    /// Starts the thread for a test that completes so many `unit`, with `rows` if it has intervals.
+    /// Starts the thread for a test that counts in `unit`, with `rows` if it has intervals.
     pub fn with(test: String, unit: &'static str, rows: Option<Rows<O>>) -> Progress<O> {
         let state = Arc::<State>::default();
         let (shown, name) = (Arc::clone(&state), Label { test, unit });

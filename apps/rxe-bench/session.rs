@@ -104,8 +104,8 @@ pub fn broken(why: impl std::fmt::Display) -> CliError {
 
 /// Retransmissions of a REQ, with this number of connections that are requested at the same time.
 ///
-/// A target on a UDP socket runs on this machine, most likely: REQs are lost only if there are too many, and a user who has not
-/// started the target is told so soon.
+/// A target on a UDP socket most likely runs on this machine: REQs are lost only if there are too many, and a missing target is
+/// reported soon.
 pub fn max_cm_retries(udp: bool, connections: u32) -> u8 {
     if udp && connections <= FEW { MAX_CM_RETRIES_UDP } else { MAX_CM_RETRIES }
 }

@@ -99,7 +99,7 @@ impl fmt::Display for Port {
 /// The program at the far end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Far {
-    /// rxe-target on so many lcores and queues, with these further options.
+    /// rxe-target on this number of lcores and queues, with further options.
     Target { lcores: usize, queues: usize, options: Vec<String> },
     /// rxe-target on one lcore with the namespaces of [`disks`].
     Disks,

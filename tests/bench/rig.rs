@@ -59,7 +59,7 @@ pub struct Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if let Some(name) = &self.veth {
-            // Its other end goes with it.
+            // That deletes its other end too.
             let _ = ip(&["link", "del", name]);
         }
     }
@@ -140,7 +140,7 @@ impl Rig {
         self.namespaces.get_or_init(Namespaces::new).as_ref().map_err(Clone::clone)
     }
 
-    /// A new pair of ends, with so many queues if they can be chosen.
+    /// A new pair of ends, with `queues` queues where the port lets choose.
     ///
     /// # Errors
     /// In words, why not.

@@ -89,7 +89,7 @@ pub fn received_per_second(statistics: &str) -> Option<f64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Measures with frames of so many bytes: `5tswap` and `macswap` reflect the same ones at both ends, `one-way` sends them
+/// Measures with frames of one length: `5tswap` and `macswap` reflect the same ones at both ends, `one-way` sends them
 /// at one and receives them at the other. The sample counts frames per second: those that were reflected, or that arrived.
 ///
 /// # Errors

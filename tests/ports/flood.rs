@@ -122,7 +122,7 @@ pub fn floods(initiator: &mut Initiator, target: &Target) {
             }
         }
         initiator.neighbour = None;
-        let (connected, took) = (connected.expect("a connection amid the flood"), began.elapsed());
+        let (connected, took) = (connected.expect("a connection during the flood"), began.elapsed());
         let ended = Instant::now();
         let most = held(target);
         initiator.run_until(|| held(target) == before || ended.elapsed() > FREE_WITHIN);

@@ -246,7 +246,7 @@ fn mistakes(target: &Target) {
     // The completions offer the same.
     let help = run(rxe_ctl().args(["stat", "--help"])).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     contains(&help, &[&format!("[possible values: {groups}]")]);
-    // A user who is not root sees whose targets there may be.
+    // A user other than root is told which user's targets are searched.
     let program = std::env::temp_dir().join(format!("rxe-ctl-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_rxe-ctl"), &program).unwrap();
     let mut nobody = Command::new("setpriv");

@@ -216,7 +216,7 @@ impl TestBed {
         target.stop()
     }
 
-    /// A client has made so many connections to the service, and so many exchanges.
+    /// Adds what a client did to the expected counters of the service.
     pub fn count(&mut self, service: &'static str, connections: u64, exchanges: u64) {
         let tally = self.tally.entry(service).or_default();
         tally[0] += connections;

@@ -74,7 +74,7 @@ impl Client {
         self.check(bed.guest().run(&self.script(bed)?, self.limit)?)
     }
 
-    /// The service counts so many connections and exchanges of it.
+    /// Adds to the client what the service counts for it: connections and exchanges.
     pub fn counts(self, service: &'static str, connections: u64, exchanges: u64) -> Client {
         Client { counts: Some((service, connections, exchanges)), ..self }
     }

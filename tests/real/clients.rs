@@ -159,7 +159,7 @@ fn long() -> Vec<Client> {
         all("ib_read_bw -n 100 -a", 100),
         all("ib_read_lat -n 20 -a", 20),
         // With 512 receives each, the completion queue would be longer than rxe has them.
-        // Messages of one packet: where packets get lost, a requester of Linux 6.1 can begin a message of several anew in its middle.
+        // Messages of one packet: where packets get lost, a requester of Linux 6.1 can start a message of several again in its middle.
         Client::perftest("ib_send_bw -n 1000 -q 64 -r 256 -s 4096", Rows::One(4096, 64_000)),
         Client::perftest("ib_write_bw -b", Rows::One(65536, 5000)),
         Client::perftest("ib_write_bw -q 4", Rows::One(65536, 20_000)),

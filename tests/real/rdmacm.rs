@@ -53,7 +53,7 @@ fn group(mtu: u32) -> AnyGroup {
     rows(udaddy(mtu));
     group.nightly(quick.is_empty());
     group.case("a ucmatose is killed, the next one works", |with| {
-        // With so many messages it still runs when it is killed.
+        // It sends enough messages to be running still when it is killed.
         client::kill_at_work(&with.bed, &format!("ucmatose -s {TARGET_V4} -C 16000 -S 1"))?;
         with.bed.count("ucmatose", 1, 0);
         Client::new("ucmatose -s IPV4", UCMATOSE).counts("ucmatose", 1, 1).run_counted(&mut with.bed)

@@ -75,7 +75,7 @@ impl WithStopped {
         let before: u64 = before.trim().parse().map_err(|_| format!("{sent}: {before:?}"))?;
         let rstream = format!("exec rstream -s {TARGET_V4} -S 100 -C 1 -I 1000000");
         let client = bed.guest().start(&rstream, 2 * LIMIT)?;
-        // When so many packets have left, its connection is up.
+        // After 300 more packets its connection is up.
         let up = before + 300;
         let script =
             format!("for i in $(seq 20); do [ $(cat {sent}) -gt {up} ] && exit 0; sleep 1; done; cat {sent}; exit 1");

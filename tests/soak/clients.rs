@@ -89,11 +89,11 @@ enum Pending {
     Atomic {
         before: u64,
     },
-    /// An echo of so many bytes.
+    /// An echo of `len` bytes.
     Echo {
         len: usize,
     },
-    /// A go-ahead of rping, for the first or the second message of a ping of so many bytes.
+    /// A go-ahead of rping, for the first or the second message of a ping of `len` bytes.
     GoAhead {
         second: bool,
         len: usize,

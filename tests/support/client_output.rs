@@ -18,7 +18,7 @@ pub enum Wants {
         /// Number of messages.
         count: u64,
     },
-    /// rping -v: so many pings, each verified.
+    /// rping -v: this number of pings, each verified.
     Pings(usize),
     /// cmtime: a line for each step, and no unexpected event.
     Steps,

@@ -139,7 +139,7 @@ impl Parameters {
 }
 
 impl NvmeOutcome {
-    /// So many `reads` and `writes` in `seconds`.
+    /// The outcome of a run that completed `reads` and `writes` in `seconds`.
     pub fn new(plan: &NvmePlan, host: &Host, mtu: u32, (reads, writes): (u64, u64), seconds: f64) -> NvmeOutcome {
         let ios = reads + writes;
         let iops = if seconds > 0.0 { ios as f64 / seconds } else { 0.0 };

@@ -200,7 +200,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Connects, and runs until so many I/Os are complete.
+    /// Connects, and runs until `ios` I/Os are complete.
     fn run(&mut self, ios: u64) -> Result<(), CliError> {
         self.act()?;
         assert_eq!(self.host.stage(), Stage::Running);

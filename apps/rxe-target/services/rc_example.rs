@@ -255,7 +255,7 @@ impl RcExample {
             qpn: qp.qpn(),
             gid: path.path.src,
         };
-        // Also when what follows fails: it goes with the client.
+        // Stored before anything else can fail: the client's end destroys it.
         client.qp = Some((qp, resources));
         self.qps.insert(qp.qpn(), number);
         let peer = Peer {

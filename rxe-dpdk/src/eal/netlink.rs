@@ -39,7 +39,7 @@ impl LinkEvents {
         address.nl_family = libc::AF_NETLINK as u16;
         address.nl_groups = (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
         let len = size_of::<libc::sockaddr_nl>() as u32;
-        // SAFETY: the address is of the family and length that the call is told.
+        // SAFETY: `address` is a sockaddr_nl, and `len` its length.
         if unsafe { libc::bind(fd, (&raw const address).cast(), len) } < 0 {
             return Err(io::Error::last_os_error());
         }

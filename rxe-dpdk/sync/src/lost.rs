@@ -60,7 +60,7 @@ impl LostCount {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// How many there are: so many flags are seen as set afterwards.
+    /// The number of lost mappings. A caller that reads `n` sees at least `n` flags as set afterwards.
     pub fn get(&self) -> usize {
         self.0.load(Ordering::Acquire)
     }

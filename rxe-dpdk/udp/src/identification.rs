@@ -79,7 +79,7 @@ const PEERS: usize = 1024;
 /// Consecutive packets with identification 0 after which a peer is known to send no other.
 const KNOWN_AFTER: u8 = 8;
 
-/// Of the packets of a known peer one in so many is examined. An RC queue pair retransmits 7 times by default, so that a peer
+/// Of the packets of a known peer one in eight is examined. An RC queue pair retransmits 7 times by default, so that a peer
 /// whose packets begin to have identifications, because another program got its address, is noticed in time.
 const EXAMINE_EVERY: u8 = 8;
 

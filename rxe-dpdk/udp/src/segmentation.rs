@@ -166,7 +166,7 @@ impl Segmentation {
         }
     }
 
-    /// The engine has retransmitted so many packets in all.
+    /// Reports the number of packets that the engine has retransmitted since its start.
     #[inline]
     pub(crate) fn retransmitted(&mut self, total: u64) {
         if let Segmentation::Sockets(sockets) = self

@@ -111,7 +111,7 @@ impl UdpTx {
         std::mem::replace(&mut self.tap, tap)
     }
 
-    /// The engine has retransmitted so many packets in all: what left as one datagram may have got lost because of that.
+    /// Reports the number of packets that the engine has retransmitted since its start: segmentation may have caused the losses.
     #[inline]
     pub fn note_retransmissions(&mut self, total: u64) {
         self.segmentation.retransmitted(total);

@@ -108,7 +108,7 @@ fn signal_interval(receives: u16) -> u64 {
     u64::from(receives / 2).clamp(1, 8)
 }
 
-/// Work requests of the send queue, for so many receives: READ, WRITE and response of each command, and as many responses that
+/// Work requests of the send queue for a number of receives: READ, WRITE and response of each command, and as many responses that
 /// are not acknowledged although the host has reused the entries.
 const fn send_queue(receives: u16) -> u32 {
     4 * receives as u32

@@ -179,7 +179,7 @@ fn records_before_silence(queue_pairs: usize) -> u32 {
     2 * queue_pairs as u32 + 2
 }
 
-/// Whether an address may have one more queue pair, whose clients have so many.
+/// Checks that an address may have one more queue pair beside those of its `clients`.
 fn check_queue_pairs(clients: impl Iterator<Item = usize>, limit: usize) -> Result<(), String> {
     if clients.sum::<usize>() < limit { Ok(()) } else { Err(refusals::too_many_queue_pairs(limit)) }
 }

@@ -1,7 +1,7 @@
 //! The TCP stream of a pingpong client: one line, or 256 of ibv_srq_pingpong, then "done".
 //!
 //! One line does not announce more, but the others follow at once, as the client writes all of them before it reads. So the
-//! first line is answered after a short delay. Others that arrive later still are answered by themselves: the answer to the
+//! first line is answered after a short delay. Each line that arrives later gets an answer of its own: the answer to the
 //! first one is the same.
 
 use super::line::{DONE, LINE, Line, MANY};

@@ -60,7 +60,7 @@ impl Backlog {
         self.chunks.back_mut()?.get_mut(self.end..)
     }
 
-    /// So many bytes were put into [`room`](Self::room).
+    /// Appends the first `length` bytes of [`room`](Self::room), which the caller has written.
     pub fn filled(&mut self, length: usize) {
         self.end += length;
     }
@@ -76,7 +76,7 @@ impl Backlog {
         self.front().is_empty()
     }
 
-    /// So many bytes of [`front`](Self::front) are gone.
+    /// Removes the first `length` bytes of [`front`](Self::front).
     pub fn taken(&mut self, length: usize, store: &mut Store) {
         self.start += length;
         if self.chunks.len() == 1 {

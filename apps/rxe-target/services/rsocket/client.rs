@@ -154,7 +154,7 @@ impl Client {
         self.mapped.is_some()
     }
 
-    /// A WRITE of the client, with `imm` and so many bytes.
+    /// Handles a WRITE of the client of `written` bytes, with `imm`.
     pub fn message(&mut self, cx: &mut Context<'_>, imm: Option<u32>, written: u32) -> Result<(), Fault> {
         cx.device().post_recv(self.qp, RecvWr { wr_id: 0, sges: &[] })?;
         match imm.and_then(Message::parse) {

@@ -19,7 +19,7 @@ const CONTROL: u32 = 0xE000_0000;
 /// Message in the immediate data of a WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
-    /// So many bytes of the stream were written.
+    /// The length in bytes of the stream's next part, which was written.
     Data(u32),
     /// The receiver of this may send messages up to this number; with 16 bytes written, into a new buffer too.
     Credits(u16),

@@ -1,4 +1,4 @@
-//! Buffers that two rsockets map: each WRITEs into the other's, past the stream, and sees what came by looking.
+//! Buffers that two rsockets map: each WRITEs into the other's, past the stream, and polls its own for data.
 //!
 //! riostream's client WRITEs its buffer some times, the last time with the next even marker in the last byte, and waits
 //! until its own last byte is the odd marker behind it. No message tells that a WRITE came.

@@ -87,7 +87,7 @@ impl ConnResources {
     }
 }
 
-/// A buffer of ours that the client has mapped, and the client's that goes with it.
+/// A buffer that the client has mapped, and the client's buffer that it is paired with.
 pub struct Mapped {
     /// As it came from the pool.
     memory: Memory,

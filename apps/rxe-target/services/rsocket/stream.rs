@@ -81,7 +81,7 @@ impl Inbound {
         (start, self.unread.min(self.ring() - start))
     }
 
-    /// So many bytes were read, at most what [`unread`](Self::unread) says.
+    /// Takes `length` bytes, at most [`unread`](Self::unread), off the unread ones.
     pub fn read(&mut self, length: u32) {
         self.unread = self.unread.saturating_sub(length);
     }
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(ring.room(), 30);
     }
 
-    /// The peer and the service do anything in any order; the service keeps to what it is told.
+    /// The peer and the service act in any order, and the service writes only into the room that the peer has announced.
     #[test]
     fn any_order_of_messages_keeps_the_rings_consistent() {
         const HALF: u32 = 100;

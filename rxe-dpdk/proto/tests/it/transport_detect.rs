@@ -26,7 +26,7 @@ fn follower() -> Node {
     node
 }
 
-/// A SEND packet from end `from`, the `n`th one from the start, which comes by `port`.
+/// A SEND packet from end `from`, the `n`th one from the start, received on `port`.
 fn send_from(node: &mut Node, from: u8, port: PortId, transport: Transport, op: Opcode, n: u32, payload: &[u8]) {
     deliver(node, from, port, BthOpcode { transport, op }, Psn::new(FIRST_PSN.wrapping_add(n)), payload, |packet| {
         if transport == Transport::Ud {
@@ -193,7 +193,7 @@ fn only_a_packet_that_the_peer_would_send_first_settles_anything() {
 /// On UC nobody repeats what is lost: the peer's first packets may never arrive.
 #[test]
 fn an_unreliable_packet_behind_lost_ones_settles_the_type() {
-    // A whole message is lost, the first packet of one, and so many that only the second message behind them is taken.
+    // Lost are a whole message, the first packet of one, and 0x2000 packets: then only the second message behind them is taken.
     for (lost, arrive, taken) in [(1, 2, 1), (1, 301, 1), (0x2000, 2, 0), (0x2000, 4, 1)] {
         let mut node = follower();
         let whole = arrive % 2 == 0;

@@ -164,7 +164,7 @@ fn a_flush_with_unknown_placement_or_level() {
     let mut peer = offered();
     peer.rdma(WriteFirst, 0, NoAck, 0, 3000, &[1; 1024]);
     flush(&mut peer, 1, RANGE, GLOBAL, 0, 0, 0);
-    expect_error(&mut peer, "NAK 1 InvalidRequest msn 0", QpErrorCause::OpcodeSequence, "amid a message");
+    expect_error(&mut peer, "NAK 1 InvalidRequest msn 0", QpErrorCause::OpcodeSequence, "in the middle of a message");
 }
 
 // [RC-RSP-DUP-FLUSH]

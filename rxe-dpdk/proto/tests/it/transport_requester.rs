@@ -382,7 +382,7 @@ fn draining_finishes_what_was_begun() {
     assert_eq!(peer.transmit().len(), 2);
     peer.node.engine.modify_qp(qpn, QpTransition::ToSqd).unwrap();
     peer.ack(1);
-    assert_eq!(peer.node.take_events(), [], "amid a message");
+    assert_eq!(peer.node.take_events(), [], "in the middle of a message");
     assert_eq!(peer.transmit().len(), 1);
     peer.ack(2);
     assert_eq!(peer.node.take_events(), [AsyncEvent::SendQueueDrained { qpn }]);

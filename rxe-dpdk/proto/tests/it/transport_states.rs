@@ -302,7 +302,7 @@ fn requests() -> Vec<Event> {
             peer.request(SendLast, 2, Ack, b"x");
             String::new()
         }),
-        event("SEND amid a SEND", CONNECTED, |peer| {
+        event("SEND in the middle of a SEND", CONNECTED, |peer| {
             peer.request(SendFirst, 1, AckReq::NoAck, &[1; MTU]);
             send(peer, 2)
         }),

@@ -20,7 +20,7 @@ pub(super) enum Refusal {
     PeerNotAllowed,
 }
 
-/// Who is admitted.
+/// The peers that services accept.
 pub(super) struct Admission {
     /// By service number: the allowed peers, `None` for everyone.
     pub(super) allowed: Vec<Option<PrefixList>>,

@@ -1,4 +1,4 @@
-//! A limit on the requests of each address: so many per second on average, and a burst.
+//! A limit on the requests of each address: an average per second, and a burst.
 
 use std::collections::{BTreeMap, BTreeSet};
 

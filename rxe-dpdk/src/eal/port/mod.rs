@@ -158,7 +158,7 @@ impl Port {
         };
         let mut names = vec![dpdk_sys::rte_eth_xstat_name { name: [0; 64] }; size as usize];
         let mut values = vec![dpdk_sys::rte_eth_xstat { id: 0, value: 0 }; size as usize];
-        // SAFETY: both arrays hold `size` elements, which is what DPDK is told.
+        // SAFETY: both arrays hold `size` elements, the number that is passed to DPDK.
         let (named, valued) = unsafe {
             (
                 dpdk_sys::rte_eth_xstats_get_names(id, names.as_mut_ptr(), size),

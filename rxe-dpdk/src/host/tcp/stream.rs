@@ -180,7 +180,7 @@ impl Stream {
         self.socket().abort();
     }
 
-    /// Resets it for its user, who is told.
+    /// Resets the connection, with an event for its user.
     pub(super) fn reset(&mut self) {
         self.socket().abort();
     }

@@ -97,7 +97,7 @@ fn open_echo_close() {
 fn one_message_is_one_segment() {
     let mut net = pair(None);
     let (a, b) = open(&mut net, "10.0.0.1");
-    // All queued before anything is sent, and so many that the ring buffer wraps several times.
+    // All queued before anything is sent, enough of them that the ring buffer wraps several times.
     let mut sent = Vec::new();
     for round in 0..40_usize {
         for n in 0..50_usize {

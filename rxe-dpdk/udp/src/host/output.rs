@@ -20,7 +20,7 @@ pub trait PortTx: TxQueue {
     /// Sends everything. Returns how many frames wait for room.
     fn flush(&mut self) -> usize;
 
-    /// The engine has retransmitted so many packets in all.
+    /// Reports the number of packets that the engine has retransmitted since its start.
     fn note_retransmissions(&mut self, total: u64);
 
     /// Shows every frame that is sent to `tap` from now on; `None` to no one. Returns what saw them before.

@@ -43,7 +43,7 @@ const LONG_WINDOW: u32 = 256;
 /// The least receive buffer with which that is so. Without privileges it is smaller.
 const LARGE_BUFFER: usize = 8 << 20;
 
-/// The same while the program sends messages of at most 256 bytes and nothing gets lost. In a socket, so many of their packets take
+/// The same while the program sends messages of at most 256 bytes and nothing gets lost. In a socket, 128 of their packets take
 /// less room than [`WINDOW`] packets of 4 KiB.
 const SHORT_WINDOW: u32 = 128;
 

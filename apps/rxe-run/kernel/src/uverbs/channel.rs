@@ -50,7 +50,7 @@ impl<E: FromBytes + IntoBytes + Immutable> Channel<E> {
         getsockname::<UnixAddr>(fd).is_ok_and(|name| name == self.name)
     }
 
-    /// Adds an event. False when the program has let so many pile up that it is lost.
+    /// Adds an event. Returns false if the channel is full and the event is lost.
     pub(super) fn push(&mut self, event: E) -> bool {
         self.flush();
         if self.waiting.is_empty() && self.send(&event) {

@@ -101,7 +101,7 @@ pub(super) struct SendRequest {
 pub(super) enum Payload {
     /// It has none.
     None,
-    /// In so many buffers of the scratch.
+    /// In `count` buffers of the scratch, from `first` on.
     Buffers { first: usize, count: usize },
     /// In the inline data of the scratch.
     Inline { first: usize, len: usize },

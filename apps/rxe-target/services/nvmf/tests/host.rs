@@ -33,7 +33,7 @@ const LEN: usize = COMPLETIONS + QUEUES * RECEIVES as usize * CQE_LEN;
 /// What a test orders.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
-    /// A session with so many I/O queues begins.
+    /// Begins a session with this number of I/O queues.
     Begin { io_queues: u16 },
     /// A queue pair without a Connect.
     OpenOnly { qid: u16 },

@@ -190,7 +190,7 @@ impl Adapter {
 pub struct Network {
     pub now: Instant,
     adapters: BTreeMap<u8, Adapter>,
-    /// One frame of so many is lost; 0 loses none.
+    /// Loses one of this number of frames; 0 loses none.
     pub loss: u64,
     rng: Rng,
     started: u8,

@@ -184,7 +184,7 @@ pub(super) fn unix_nanos() -> u64 {
 mod tests {
     use super::*;
 
-    /// A folder that goes with its name.
+    /// A folder that is removed when this is dropped.
     struct Folder(PathBuf);
 
     impl Folder {

@@ -17,7 +17,7 @@ use crate::worker::orders::{AddressingOrder, AddressingRefused, Order, PortChang
 
 /// How long peers have to answer when an address is removed under them.
 const DISCONNECT_PATIENCE: Duration = Duration::from_millis(1500);
-/// Interval between looks at who is left.
+/// Interval between queries for the connections that are left.
 const DISCONNECT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Checks that a port may use addresses that it did not have; the error is a sentence.

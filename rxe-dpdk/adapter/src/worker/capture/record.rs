@@ -74,7 +74,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header as it stands in the ring.
+    /// The header in the ring's format.
     pub fn to_bytes(self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[..8].copy_from_slice(&self.at.as_nanos().to_le_bytes());

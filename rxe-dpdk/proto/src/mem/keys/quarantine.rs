@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::open_table::OpenTable;
 
-/// The last so many keys that died. All of its room is there from the start, so retiring a key allocates nothing; the
-/// operating system backs it with memory as it is used.
+/// The keys that died last, up to a fixed number. All of its room is there from the start, so retiring a key allocates
+/// nothing; the operating system backs it with memory as it is used.
 pub(super) struct Quarantine {
     /// A ring; 0 where no key has been yet.
     order: Box<[u32]>,

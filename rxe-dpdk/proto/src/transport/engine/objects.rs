@@ -357,7 +357,7 @@ impl Engine {
         self.groups.groups()
     }
 
-    /// The queue pairs that get a datagram to `group` which comes by `port`.
+    /// The queue pairs that receive a datagram to `group` on `port`.
     #[inline]
     pub fn multicast_members(&self, port: PortId, group: Gid) -> &[Qpn] {
         self.groups.members(port, group)

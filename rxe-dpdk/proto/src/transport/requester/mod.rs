@@ -76,7 +76,7 @@ pub(super) struct Requester {
     max_rd_atomic: u32,
     /// Packets written since the last one with AckReq.
     since_ack: u32,
-    /// The same where long messages are limited: an ACK is requested after so many, and a READ is requested in parts.
+    /// The limit where long messages are limited: an ACK is requested after that many, and a READ is requested in parts of it.
     part: u32,
     /// The end of the newest message of several packets that was begun.
     long_end: Seq,

@@ -75,9 +75,9 @@ pub struct IpAddressing {
     pub reserved: u8,
     /// Port of the initiator.
     pub src_port: u16,
-    /// Address of the initiator; an IPv4 address stands in the last four bytes.
+    /// Address of the initiator; an IPv4 address is in the last four bytes.
     pub src: [u8; 16],
-    /// Address it connects to; an IPv4 address stands in the last four bytes.
+    /// Address it connects to; an IPv4 address is in the last four bytes.
     pub dst: [u8; 16],
 }
 

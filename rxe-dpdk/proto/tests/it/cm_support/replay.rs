@@ -242,7 +242,7 @@ impl Replay {
                 CmEvent::Established { .. } => self.line(now, "event", "Established"),
                 CmEvent::Disconnected { reason, .. } => self.line(now, "event", format!("Disconnected {reason:?}")),
                 CmEvent::ConnectFailed { reason, .. } => self.line(now, "event", format!("ConnectFailed {reason:?}")),
-                other => panic!("only who asks hears {other:?}"),
+                other => panic!("{other:?} is an event of the active side"),
             }
             self.outcome.events.push(event);
         }

@@ -88,7 +88,7 @@ fn completions_of_destroyed_queue_pairs_take_no_room_from_others() {
     for _ in 0..50 {
         let (kept, last) = bed.on(0, |dev| {
             let made = [failing(dev), failing(dev)];
-            // The first one goes with its completions unread; the second one's must all have found room.
+            // The first one is destroyed with unread completions; the second one's must all have found room.
             dev.destroy_qp(made[0]).unwrap();
             let last = failing(dev);
             assert_eq!(dev.query_qp(last).unwrap().recv_queued, 0);

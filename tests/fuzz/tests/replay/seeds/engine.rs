@@ -72,7 +72,7 @@ impl Program {
         self.step(&[op::TRANSMIT, 0])
     }
 
-    /// Waits so many milliseconds.
+    /// Waits `millis` milliseconds.
     fn wait(self, millis: u16) -> Program {
         let [high, low] = (millis * 100).to_be_bytes();
         self.step(&[op::WAIT, high, low])

@@ -57,7 +57,7 @@ impl Side {
 /// Sides 0 and 1, and what the link does to packets.
 pub struct World {
     pub sides: [Side; 2],
-    /// Loses every so many packets; 0 is never.
+    /// Interval of lost packets, in packets; 0 loses none.
     pub lose_every: u64,
     packets: u64,
 }
