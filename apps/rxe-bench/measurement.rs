@@ -23,7 +23,7 @@ pub struct Mark {
     pub at: Instant,
     /// Messages completed.
     pub done: u64,
-    /// The same of the additional load.
+    /// Messages of the additional load that were complete.
     pub bulk: u64,
     /// Frames that were not reflected, for `echo`.
     pub lost: Option<u64>,

@@ -27,7 +27,7 @@ pub struct Outcome {
     pub msg_rate_peak: f64,
     /// Bandwidth of the payload in Gb/s.
     pub bw_gbps: f64,
-    /// The same of the fastest slice.
+    /// Bandwidth in the fastest slice.
     pub bw_peak_gbps: f64,
     /// Latency of the messages.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -36,7 +36,7 @@ pub struct Progress<O = Outcome> {
 
 /// How the results `O` of intervals are printed.
 pub struct Rows<O> {
-    /// What precedes the first row.
+    /// The lines before the first row, from the first result.
     pub head: Box<dyn Fn(&O) -> String + Send>,
     pub row: Box<dyn Fn(&O) -> String + Send>,
     /// Standard output is for JSON.

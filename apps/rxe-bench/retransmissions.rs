@@ -37,7 +37,7 @@ impl Retransmissions {
         sum
     }
 
-    /// What was counted since `before`.
+    /// The difference to `before`.
     pub fn since(self, before: Retransmissions) -> Retransmissions {
         Retransmissions {
             packets: self.packets - before.packets,

@@ -146,7 +146,7 @@ fn interrupted(plan: &Plan, outcomes: &[Outcome]) -> Option<CliError> {
     }
 }
 
-/// What an adapter needs of a plan.
+/// Settings of an adapter that follow from a plan.
 pub struct Wiring<'a> {
     pub eal_args: &'a [String],
     pub udp: bool,

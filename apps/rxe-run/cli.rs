@@ -106,7 +106,7 @@ pub struct Run {
     pub capture: Option<PathBuf>,
     /// The program, as the user has named it.
     pub program: OsString,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
 }
 

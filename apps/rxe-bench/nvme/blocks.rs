@@ -48,7 +48,7 @@ pub fn write(block: &mut [u8], number: u64, sequence: u64) {
 /// Checks that `block` is block `number`, of write `sequence` if that is known.
 ///
 /// # Errors
-/// What differs.
+/// The first difference.
 pub fn check(block: &[u8], number: u64, sequence: Option<u64>) -> Result<(), Mismatch> {
     let word = |at: usize| block.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
     let found = block.get(CRC).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);

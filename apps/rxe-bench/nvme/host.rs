@@ -81,7 +81,7 @@ pub struct Host {
     kept_alive: Instant,
     /// The parameters that the target allows, when connected.
     layout: Option<Layout>,
-    /// What was completed.
+    /// I/Os completed since the start, reads and writes.
     pub counts: Counts,
     /// Latencies, during the measurement.
     pub latency: Option<Histogram<u64>>,

@@ -33,7 +33,7 @@ impl Workload {
         matches!(self, Workload::RandRead | Workload::RandWrite | Workload::RandRw)
     }
 
-    /// Whether it both reads and writes.
+    /// Whether the workload both reads and writes.
     pub fn is_mixed(self) -> bool {
         matches!(self, Workload::Rw | Workload::RandRw)
     }

@@ -77,7 +77,7 @@ pub enum QueueError {
     Mismatch {
         /// The block's number.
         block: u64,
-        /// What is wrong.
+        /// The first difference.
         mismatch: Mismatch,
     },
     /// The memory of the bench is lost.
@@ -85,7 +85,7 @@ pub enum QueueError {
     Memory(#[from] AccessError),
 }
 
-/// What the command of a slot does.
+/// The purpose of a slot's command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Work {
     /// There is none.

@@ -40,7 +40,7 @@ pub struct NvmeOutcome {
     pub iops: f64,
     /// Their data in MiB per second.
     pub mib_per_second: f64,
-    /// The same in Gb/s.
+    /// The rate in Gb/s of data.
     pub bw_gbps: f64,
     /// Time from sending a command to its response.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub struct IoLatency {
 /// Commands that failed with one status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Failures {
-    /// Its text.
+    /// The status as text.
     pub status: String,
     /// Status code type and status code, as the completion entry has them.
     pub code: u16,

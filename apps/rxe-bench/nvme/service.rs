@@ -79,11 +79,11 @@ impl Clock {
     }
 }
 
-/// What exists from the start on.
+/// Objects that exist from the start on.
 struct Parts {
     host: Host,
     pd: ProtectionDomain,
-    /// What the target can access.
+    /// Memory for the data, which the target reads and writes.
     region: MemoryRegion,
     memory: Memory,
 }

@@ -100,7 +100,7 @@ pub struct Config {
     pub region_port: u16,
     /// The allowed peers of single services, by name; a service without an entry serves everyone.
     pub service_peers: BTreeMap<&'static str, PrefixList>,
-    /// How long services keep idle clients.
+    /// Time after which idle clients are disconnected, by service.
     pub idle_timeouts: IdleTimeouts,
     /// Settings of the service `mckey`.
     pub mckey: MckeyConfig,
@@ -133,7 +133,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What carries the packets.
+    /// The carrier of the packets: DPDK ports or UDP sockets.
     pub fn carrier(&self) -> Carrier<'_> {
         if self.ports.iter().any(|port| port.udp) { Carrier::Udp } else { Carrier::Dpdk(&self.eal_args) }
     }

@@ -45,22 +45,22 @@ impl Default for NvmfConfig {
 /// A subsystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubsystemConfig {
-    /// Its name.
+    /// NQN of the subsystem, which hosts connect to.
     pub nqn: Nqn,
-    /// Its serial number.
+    /// Serial number that hosts see.
     pub serial: String,
-    /// Its model number.
+    /// Model number that hosts see.
     pub model: String,
     /// The hosts that may use it.
     pub hosts: AllowedHosts,
-    /// Its namespaces.
+    /// Namespaces of the subsystem.
     pub namespaces: Vec<NamespaceConfig>,
 }
 
 /// A namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceConfig {
-    /// Its number in the subsystem.
+    /// NSID, from 1, unique in the subsystem.
     pub nsid: u32,
     /// The storage of its blocks.
     pub backing: Backing,
@@ -84,7 +84,7 @@ pub enum Backing {
     },
     /// A file, or a block device.
     File {
-        /// Its path.
+        /// Path of the file or device.
         path: PathBuf,
         /// Whether the page cache is bypassed.
         direct: bool,

@@ -90,7 +90,7 @@ struct MckeySection {
 /// Settings of the service `perftest`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PerftestConfig {
-    /// How long an idle client is kept.
+    /// Time after which an idle client is disconnected.
     pub idle_timeout: rxe_proto::Duration,
     /// Maximum length of a message in bytes. Each client takes that much memory.
     pub max_message: usize,
@@ -134,7 +134,7 @@ pub struct PerftestSection {
 /// Settings of the service `pingpong`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PingpongConfig {
-    /// How long an idle client is kept.
+    /// Time after which an idle client is disconnected.
     pub idle_timeout: rxe_proto::Duration,
     /// Bytes of one client's receives, of which there are two: a message may be half as long, less 40 bytes for datagrams.
     /// Each queue pair of ibv_srq_pingpong beyond the second adds a quarter of it, while the budget allows.

@@ -16,7 +16,7 @@ const MAX_QUEUE_PAIRS: usize = 16384;
 /// Maximum size of a queue pair's buffers: the length of a message has 31 bits.
 const MAX_MEMORY: usize = 1 << 30;
 
-/// How long an idle client is kept.
+/// Time after which an idle client is disconnected, as an option's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Patience(pub Duration);
 

@@ -33,6 +33,6 @@ impl fmt::Display for Origin {
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
-    /// Its origin.
+    /// Where the value was given: command line, file or default.
     pub origin: Origin,
 }

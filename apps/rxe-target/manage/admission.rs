@@ -97,7 +97,7 @@ pub fn set_port(managed: &Managed, config: &mut Config, number: u16, peers: Opti
     Ok(())
 }
 
-/// The same for a service.
+/// Sets the allowed peers of a service, in the running target and its configuration.
 pub fn set_service(
     managed: &Managed,
     config: &mut Config,

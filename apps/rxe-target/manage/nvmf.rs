@@ -73,7 +73,7 @@ pub fn answer(managed: &Managed, request: NvmfRequest) -> Reply {
 pub struct Changes {
     /// Each change, and why it was refused.
     pub done: Vec<(String, Result<(), String>)>,
-    /// What needs a restart.
+    /// Changes that need a restart, as text.
     pub needs_restart: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ impl<K: Copy + Eq + Hash> Idle<K> {
         Idle { limit, clients: HashMap::new() }
     }
 
-    /// How long a client may be silent.
+    /// Time after which a silent client is idle.
     pub fn limit(&self) -> Duration {
         self.limit
     }

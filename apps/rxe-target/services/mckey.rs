@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
 /// A host that is still in its group this long after its last datagram waits for other ones.
 const STILL_THERE: Duration = Duration::from_secs(5);
-/// How long a datagram lives.
+/// Hop limit of datagrams.
 const HOP_LIMIT: u8 = 64;
 /// The timer that looks for silent groups; others are numbers of [`Parcel`]s.
 const SWEEP_TOKEN: u64 = u64::MAX;

@@ -81,7 +81,7 @@ pub fn sharing(name: &str) -> Vec<&'static str> {
     if shared.contains(&name) { shared.to_vec() } else { names().into_iter().filter(|other| *other == name).collect() }
 }
 
-/// What `config` chooses.
+/// The services that `config` selects.
 pub struct Chosen {
     /// The factories of the services.
     pub factories: Vec<Box<dyn ServiceFactory>>,

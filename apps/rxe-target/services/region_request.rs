@@ -28,7 +28,7 @@ pub enum RegionRequest {
     Set {
         /// Name of the region.
         region: String,
-        /// Its options.
+        /// Options of the client's region.
         options: RegionOptions,
     },
     /// The region is gone.

@@ -30,7 +30,7 @@ const PORT: u16 = 7174;
 const SLOTS: u32 = 256;
 /// A datagram and the GRH in front of it.
 const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
-/// How long a datagram lives.
+/// Hop limit of datagrams.
 const HOP_LIMIT: u8 = 64;
 const CAPS: QpCaps =
     QpCaps { max_send_wr: SLOTS, max_recv_wr: SLOTS, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };

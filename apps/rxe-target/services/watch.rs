@@ -30,7 +30,7 @@ pub enum Look {
     Nothing,
     /// A line to show.
     Show(String),
-    /// The same, and the last.
+    /// A line to show, after which none follows.
     Last(String),
 }
 

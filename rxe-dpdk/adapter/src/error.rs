@@ -16,7 +16,7 @@ pub enum BuildError {
     /// A service cannot be prepared.
     #[error("service {name}: {problem}")]
     Service {
-        /// Its name.
+        /// Name of the service.
         name: &'static str,
         /// The problem.
         problem: String,
@@ -24,7 +24,7 @@ pub enum BuildError {
     /// A region cannot be created.
     #[error("region {name}: {problem}")]
     Region {
-        /// Its name.
+        /// Name of the region.
         name: String,
         /// The problem.
         problem: String,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const CAPACITY: usize = 4096;
 /// How long [`finish`] waits without progress.
 const STALLED: Duration = Duration::from_millis(500);
-/// How long [`finish`] waits in total.
+/// Longest time that [`finish`] waits in total.
 const SLOW: Duration = Duration::from_secs(2);
 
 /// Names of the counters and their descriptions.

@@ -43,11 +43,11 @@ pub struct RuntimeConfig {
     pub traffic_class: TrafficClassConfig,
     /// Maximum number of connections.
     pub max_connections: usize,
-    /// The same for one peer address.
+    /// Maximum number of connections of one peer address.
     pub max_connections_per_peer: usize,
     /// Maximum number of connections that are not established yet.
     pub max_pending: usize,
-    /// The same for one peer address.
+    /// Maximum number of those of one peer address.
     pub max_pending_per_peer: usize,
     /// Most connection and SIDR requests per second of one peer address; 0 is no limit.
     pub requests_per_second: u32,

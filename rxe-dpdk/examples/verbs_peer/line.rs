@@ -7,7 +7,7 @@ use rxe_dpdk::rxe_proto::verbs::{Memory, MemoryRegion, Sge};
 
 /// One line, taken apart.
 pub struct Line<'a> {
-    /// Its first word.
+    /// The command.
     pub word: &'a str,
     fields: HashMap<&'a str, &'a str>,
 }
@@ -64,9 +64,9 @@ impl<'a> Line<'a> {
 /// Part of a buffer.
 #[derive(Clone, Copy)]
 pub struct Piece {
-    /// Its offset.
+    /// Offset in the buffer, in bytes.
     pub offset: usize,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: usize,
 }
 

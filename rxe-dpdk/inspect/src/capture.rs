@@ -81,9 +81,9 @@ impl CaptureSettings {
 /// The status of a capture, now or at its end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CaptureStatus {
-    /// Whether it runs.
+    /// Whether the capture runs; false after its end.
     pub running: bool,
-    /// Its settings.
+    /// Settings of the capture.
     pub settings: CaptureSettings,
     /// The file that was written last.
     pub file: PathBuf,

@@ -12,7 +12,7 @@ use crate::event::Event;
 use crate::protocol::{Reply, Request};
 use crate::report::Page;
 
-/// How long a target may take to answer.
+/// Longest time to wait for a target's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a request failed.

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub struct Event {
     /// In UTC, as in the target's log: `2026-01-31T23:59:59.123456Z`.
     pub time: String,
-    /// What happened.
+    /// The kind of event, with its details.
     #[serde(flatten)]
     pub kind: EventKind,
 }
 
-/// What happened.
+/// Kinds of events, with their details.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum EventKind {
@@ -49,7 +49,7 @@ pub enum EventKind {
     Link {
         /// The port, from 0.
         port: u32,
-        /// Whether it is up.
+        /// True for up, false for down.
         up: bool,
         /// Why it is down.
         reason: Option<String>,
@@ -81,12 +81,12 @@ pub enum EventKind {
     },
     /// A capture was started.
     CaptureStarted {
-        /// Its file.
+        /// Path of the file.
         file: PathBuf,
     },
     /// A capture has ended.
     CaptureStopped {
-        /// Its file, or the last one.
+        /// Path of the file, or of the last one.
         file: PathBuf,
         /// Frames written.
         frames: u64,
@@ -95,14 +95,14 @@ pub enum EventKind {
     },
     /// A fault rule was added.
     FaultAdded {
-        /// Its number.
+        /// Number of the rule.
         id: u32,
         /// The rule in words.
         rule: String,
     },
     /// A fault rule was removed.
     FaultRemoved {
-        /// Its number.
+        /// Number of the rule.
         id: u32,
         /// The rule in words.
         rule: String,
@@ -117,9 +117,9 @@ pub enum EventKind {
 /// A queue pair in an event.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EventQp {
-    /// Its number.
+    /// Queue pair number.
     pub lqpn: u32,
-    /// Its service.
+    /// Name of the service that has the queue pair.
     pub service: Option<String>,
     /// The peer's address, with its port if the peer requested the connection.
     pub peer: Option<String>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A fault rule and its hits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Fault {
-    /// Its number.
+    /// Number of the rule, from 1.
     pub id: u32,
     /// `rx` or `tx`.
     pub direction: String,

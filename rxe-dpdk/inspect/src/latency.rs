@@ -53,7 +53,7 @@ pub struct NamespaceTimes {
     pub times: Histogram,
 }
 
-/// How often something took how long.
+/// Numbers of events by their duration.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Histogram {
     /// Numbers of values up to certain bounds, which are the same in all histograms, in ascending order.

@@ -18,7 +18,7 @@ pub enum NvmfRequest {
     },
     /// Removes a subsystem. The answer is `null`.
     RemoveSubsystem {
-        /// Its NQN.
+        /// NQN of the subsystem.
         subsystem: String,
         /// Remove it although hosts use it: they are disconnected.
         #[serde(default)]
@@ -38,7 +38,7 @@ pub enum NvmfRequest {
     RemoveNamespace {
         /// NQN of its subsystem.
         subsystem: String,
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
         /// Remove it although hosts use the subsystem: they lose the disk.
         #[serde(default)]
@@ -48,7 +48,7 @@ pub enum NvmfRequest {
     ResizeNamespace {
         /// NQN of its subsystem.
         subsystem: String,
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
         /// The size as text, as `2G`: a shorter file is extended to it before.
         size: Option<String>,
@@ -97,11 +97,11 @@ impl NvmfRequest {
 /// A subsystem.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NvmfSubsystem {
-    /// Its NQN.
+    /// NQN of the subsystem.
     pub nqn: String,
-    /// Its serial number.
+    /// Serial number that hosts see.
     pub serial: String,
-    /// Its model number.
+    /// Model number that hosts see.
     pub model: String,
     /// Whether every host may use it; else those of [`NvmfRequest::Hosts`].
     pub any_host: bool,
@@ -116,7 +116,7 @@ pub struct NvmfSubsystem {
 pub struct NvmfNamespace {
     /// NQN of its subsystem.
     pub subsystem: String,
-    /// Its number.
+    /// NSID, from 1.
     pub nsid: u32,
     /// Size in bytes.
     pub size: u64,
@@ -128,7 +128,7 @@ pub struct NvmfNamespace {
     pub read_only: bool,
     /// Whether each block has a checksum.
     pub checksums: bool,
-    /// Its UUID.
+    /// UUID that hosts see.
     pub uuid: String,
 }
 
@@ -144,7 +144,7 @@ pub struct NvmfHost {
 /// A controller: a connected host.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NvmfController {
-    /// Its id (CNTLID).
+    /// Controller id (CNTLID).
     pub id: u16,
     /// NQN of the host.
     pub host: String,

@@ -37,7 +37,7 @@ pub struct Interface {
     pub name: String,
     /// The port's number as `rxe-ctl link` prints it.
     pub description: String,
-    /// Its MAC address.
+    /// MAC address of the port.
     pub mac: [u8; 6],
 }
 

@@ -40,7 +40,7 @@ pub enum Request {
     },
     /// One [`Qp`](crate::report::Qp).
     Qp {
-        /// Its number.
+        /// Queue pair number.
         qpn: u32,
     },
     /// A [`Page`](crate::report::Page) of [`Mr`](crate::report::Mr)s.
@@ -100,7 +100,7 @@ pub enum Request {
     Services,
     /// Stops a service: it refuses new clients. The answer is `null`.
     StopService {
-        /// Its name.
+        /// Name of the service.
         name: String,
         /// Disconnect its clients too.
         #[serde(default)]
@@ -108,7 +108,7 @@ pub enum Request {
     },
     /// Starts a service that was stopped. The answer is `null`.
     StartService {
-        /// Its name.
+        /// Name of the service.
         name: String,
     },
     /// Every port's, service's and region's [`AllowedPeers`](crate::report::AllowedPeers).
@@ -122,7 +122,7 @@ pub enum Request {
     },
     /// Disconnects a queue pair; one without a connection moves to the error state. The answer is `null`.
     Disconnect {
-        /// Its number.
+        /// Queue pair number.
         qpn: u32,
     },
     /// Refuses new clients, and ends the target when no queue pair is left. The answer is `null`.
@@ -139,7 +139,7 @@ pub enum Request {
     },
     /// Removes a fault rule. The answer is `null`.
     RemoveFault {
-        /// Its number.
+        /// Number of the rule.
         id: u32,
     },
     /// Removes all fault rules. The answer is `null`.
@@ -151,7 +151,7 @@ pub enum Request {
     },
     /// Starts a capture. The answer is its [`CaptureStatus`](crate::capture::CaptureStatus).
     CaptureStart {
-        /// Its settings.
+        /// File, limits and filter.
         settings: CaptureSettings,
     },
     /// Stops the capture. The answer is its last [`CaptureStatus`](crate::capture::CaptureStatus).

@@ -35,7 +35,7 @@ pub struct Device {
     pub draining: bool,
     /// Limits of the adapter.
     pub limits: Limits,
-    /// Its ports.
+    /// Ports of the channel adapter.
     pub ports: Vec<Port>,
 }
 
@@ -56,7 +56,7 @@ pub struct Limits {
     pub max_mr: u64,
     /// READs and atomics outstanding on one queue pair, as responder.
     pub max_qp_rd_atom: u8,
-    /// The same as initiator.
+    /// READs and atomics that a queue pair may have outstanding as initiator.
     pub max_qp_init_rd_atom: u8,
     /// Shared receive queues, on all lcores together.
     pub max_srq: u64,
@@ -79,11 +79,11 @@ pub struct Limits {
 /// One port of the channel adapter.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Port {
-    /// Its number, from 0.
+    /// Number of the port, from 0.
     pub port: u32,
     /// The DPDK device.
     pub netdev: String,
-    /// Its driver.
+    /// Name of the driver: that of DPDK, or `udp`.
     pub driver: String,
     /// Whether the link is up.
     pub up: bool,
@@ -218,7 +218,7 @@ pub struct LcoreResources {
 /// A queue pair.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Qp {
-    /// Its number.
+    /// Queue pair number.
     pub lqpn: u32,
     /// The peer's, once it is known.
     pub rqpn: Option<u32>,
@@ -231,7 +231,7 @@ pub struct Qp {
     pub service: Option<String>,
     /// The lcore that owns it.
     pub lcore: u32,
-    /// Its connection, if it has one.
+    /// The connection manager's state, for a queue pair with a connection.
     pub connection: Option<Connection>,
     /// The number of the port that it sends on.
     pub port: Option<u32>,
@@ -249,7 +249,7 @@ pub struct Qp {
     pub pdn: u32,
     /// Name of what it waits for; see [`waits_text`](Self::waits_text).
     pub waits: String,
-    /// The same in a sentence.
+    /// The reason for waiting, as a sentence.
     pub waits_text: String,
     /// The PSN expected next from the peer.
     pub rq_psn: u32,
@@ -411,7 +411,7 @@ pub struct RegionDigest {
 pub struct Counter {
     /// Name of the counter.
     pub name: String,
-    /// Its value.
+    /// Current value.
     pub value: u64,
 }
 
@@ -422,7 +422,7 @@ pub struct CounterGroup {
     pub group: String,
     /// `lcore`, `port`, or `target`.
     pub scope: String,
-    /// Its number.
+    /// Number of the lcore or port.
     pub id: u32,
     /// The counters.
     pub counters: Vec<Counter>,
@@ -467,7 +467,7 @@ pub struct AllowedPeers {
 /// A service.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Service {
-    /// Its name.
+    /// Name of the service.
     pub name: String,
     /// Where it listens: the connection manager's port spaces, as `tcp:7174` and `udp:7174`, or `stream:18515` for TCP
     /// streams.
@@ -475,7 +475,7 @@ pub struct Service {
     /// Whether it refuses new clients, as management has stopped it.
     #[serde(default)]
     pub stopped: bool,
-    /// Its counters.
+    /// Counters of the service.
     pub counters: Vec<Counter>,
 }
 

@@ -52,7 +52,7 @@ pub enum Change {
     },
     /// Counts the users of a region: queue pairs in its protection domain.
     CountRegionUsers {
-        /// Its name.
+        /// Name of the region.
         name: String,
         /// Receives the answer.
         reply: SyncSender<u32>,
@@ -60,7 +60,7 @@ pub enum Change {
     /// Takes a region from the list, after which it is staged, and calls the services. Its keys stay valid. The answer is
     /// the number of its users, which keep it in the list unless `force` is set.
     WithdrawRegion {
-        /// Its name.
+        /// Name of the region.
         name: String,
         /// Withdraw it although it has users.
         force: bool,
@@ -102,7 +102,7 @@ pub enum ControlChange {
     SetStopped {
         /// The number of the service.
         service: usize,
-        /// Whether it is stopped from now on.
+        /// True to stop the service, false to start it.
         stopped: bool,
         /// Receives a notification.
         reply: SyncSender<()>,

@@ -24,7 +24,7 @@ pub struct QpEvent {
     pub at: Instant,
     /// The queue pair.
     pub qpn: Qpn,
-    /// Its service.
+    /// Name of the service that has the queue pair.
     pub service: Option<&'static str>,
     /// The peer's address.
     pub peer: Option<IpAddr>,
@@ -32,11 +32,11 @@ pub struct QpEvent {
     pub peer_port: Option<u16>,
     /// The peer's queue pair.
     pub peer_qpn: Option<Qpn>,
-    /// What happened.
+    /// The kind of event, with its details.
     pub kind: QpEventKind,
 }
 
-/// What happened to a queue pair.
+/// Kinds of events of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpEventKind {
     /// Both sides have confirmed its connection.

@@ -8,7 +8,7 @@ use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId, PrefixList};
 /// [`Path`](rxe_proto::wire::Path).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPort {
-    /// Its number.
+    /// Number of the port.
     pub id: PortId,
     /// Ethernet address.
     pub mac: MacAddr,

@@ -164,7 +164,7 @@ pub struct DatagramPeer {
     pub path: PeerPath,
     /// The queue pair.
     pub qpn: Qpn,
-    /// Its Q_Key.
+    /// Q_Key of the queue pair.
     pub qkey: u32,
     /// The upper layer's private data, padded with zeros.
     pub private_data: [u8; SidrRep::PRIVATE_DATA_LEN],

@@ -52,7 +52,7 @@ pub enum EalError {
     /// EAL started, but a device named with `--vdev` or `-a` did not.
     #[error("the device {name} did not start: {detail}")]
     Device {
-        /// Its name.
+        /// Name of the device.
         name: String,
         /// The last lines of EAL's log.
         detail: String,
@@ -65,15 +65,15 @@ pub enum EalError {
     Lcore {
         /// The lcore.
         lcore: u32,
-        /// Its fault.
+        /// What is wrong with the lcore.
         problem: &'static str,
     },
     /// A worker panicked. The others ended before this was returned.
     #[error("the worker on lcore {lcore} panicked: {message}")]
     WorkerPanicked {
-        /// Its lcore.
+        /// Number of the worker's lcore.
         lcore: u32,
-        /// Its message.
+        /// Message of the panic.
         message: String,
     },
     /// There is no such port.

@@ -10,13 +10,13 @@ use super::error::{EalError, Errno};
 /// A port as EAL found it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortInfo {
-    /// Its number.
+    /// DPDK's port number.
     pub id: PortId,
     /// The device: a `--vdev` name such as `net_vhost0`, or a PCI address.
     pub name: String,
     /// The driver, for example `net_vhost` or `net_ice`.
     pub driver: String,
-    /// Its Ethernet address.
+    /// MAC address of the port.
     pub mac: MacAddr,
     /// Maximum number of receive queues.
     pub max_rx_queues: u16,

@@ -88,7 +88,7 @@ pub struct TxStage {
 /// A staged frame without its ICRC.
 #[derive(Clone, Copy)]
 struct Unsealed {
-    /// Its place among the staged.
+    /// Index among the staged frames.
     index: u16,
     len: u16,
     seal: Seal,

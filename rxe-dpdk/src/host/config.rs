@@ -78,7 +78,7 @@ pub enum HostConfigError {
     /// Not a unicast address of a host, or a prefix longer than the address.
     #[error("{0} is not the unicast address of a host")]
     Address(Cidr),
-    /// The same address twice.
+    /// An address that occurs twice.
     #[error("address {0} is given twice")]
     DuplicateAddress(IpAddr),
     /// More than [`MAX_ADDRESSES`].

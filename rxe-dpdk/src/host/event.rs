@@ -20,7 +20,7 @@ pub enum HostEvent {
     NeighbourChanged {
         /// The neighbour.
         ip: IpAddr,
-        /// Its new MAC address.
+        /// The new MAC address.
         mac: MacAddr,
     },
     /// Another host begins or ceases to listen to a multicast group; only after

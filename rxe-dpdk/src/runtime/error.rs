@@ -32,7 +32,7 @@ pub enum RuntimeError {
     NoAddress {
         /// The port.
         port: usize,
-        /// Its device.
+        /// Name of the device.
         name: String,
     },
     /// Addresses, routes or MTU are invalid.

@@ -79,7 +79,7 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
         /// Error of the operating system.
         source: io::Error,
@@ -134,7 +134,7 @@ pub enum OpenError {
     Sidecar {
         /// The file with the checksums.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason, a sentence.
         reason: String,
     },
     /// No memory for tables.

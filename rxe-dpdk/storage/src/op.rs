@@ -14,7 +14,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether it changes blocks.
+    /// Whether the operation changes blocks.
     pub(crate) fn changes(self) -> bool {
         matches!(self, Kind::Write { .. } | Kind::Zero(_))
     }

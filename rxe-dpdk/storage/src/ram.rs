@@ -42,7 +42,7 @@ pub struct RamOptions {
     pub size: Option<u64>,
     /// Whether each block has a checksum, which takes 4 bytes per block. Reads cannot go straight from the memory then.
     pub checksums: bool,
-    /// What the memory contains.
+    /// Contents of the memory at the start.
     pub contents: Contents,
 }
 

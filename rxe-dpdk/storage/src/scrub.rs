@@ -19,7 +19,7 @@ const BATCH: u64 = 64;
 /// How long to wait for blocks that are in use.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// What a step of a [`Scrub`] found.
+/// Result of a step of a [`Scrub`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScrubReport {
     /// Number of blocks compared.

@@ -32,7 +32,7 @@ impl UseCount {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Whether it is closed.
+    /// Whether the resource is closed.
     pub fn is_closed(&self) -> bool {
         self.0.load(Ordering::Acquire) == Self::CLOSED
     }

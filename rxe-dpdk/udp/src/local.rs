@@ -19,9 +19,9 @@ const OVERHEAD: usize = UDP_LEN + BTH_LEN + RETH_LEN + IMM_LEN + ICRC_LEN;
 /// The interface that has the address of a port.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its name, such as `eth0`.
+    /// Name of the interface, such as `eth0`.
     pub name: String,
-    /// Its index.
+    /// Index of the interface in its network namespace.
     pub index: u32,
     /// Length of the prefix that the address has there.
     pub prefix: u8,

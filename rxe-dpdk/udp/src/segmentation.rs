@@ -21,7 +21,7 @@ const PEERS: usize = 256;
 /// Packets that leave alone after a retransmission.
 const FIRST_PAUSE: u64 = 1 << 10;
 
-/// The same after many of them.
+/// Length of a pause after many of them.
 const LONGEST_PAUSE: u64 = 1 << 24;
 
 /// Packets that leave together without a retransmission before the next pause is a short one again.
@@ -73,7 +73,7 @@ impl SocketPeers {
     }
 }
 
-/// What a port may send together.
+/// The datagrams of packets that a port may form.
 #[derive(Debug)]
 pub(crate) enum Segmentation {
     /// Nothing: the kernel cannot, or the settings forbid it.

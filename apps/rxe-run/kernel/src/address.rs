@@ -30,9 +30,9 @@ pub enum AddressError<E: Error> {
         address: IpAddr,
         /// The command line of the process.
         program: String,
-        /// Its number.
+        /// Process id of the program that has the address.
         pid: u32,
-        /// Its folder.
+        /// Folder of that program, with its management socket.
         folder: PathBuf,
     },
     /// All loopback addresses are in use.

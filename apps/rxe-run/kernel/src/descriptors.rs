@@ -32,7 +32,7 @@ pub enum Kind {
 /// A file of the backend. Its handle is not used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct File {
-    /// Its kind.
+    /// What the descriptor refers to.
     pub kind: Kind,
     /// The number that the backend gave it.
     pub handle: u32,

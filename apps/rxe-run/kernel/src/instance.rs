@@ -40,7 +40,7 @@ pub struct Info {
     pub device: String,
     /// Its number, in its own namespace.
     pub pid: u32,
-    /// Its command line.
+    /// Command line of the program.
     pub program: String,
 }
 
@@ -129,11 +129,11 @@ impl Instance {
 /// A running process with an adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Running {
-    /// Its description.
+    /// Public description of the process.
     pub info: Info,
-    /// How long it has had the adapter.
+    /// Time since the adapter was created.
     pub uptime: Duration,
-    /// Its folder.
+    /// Folder of the process, with its management socket.
     pub folder: PathBuf,
 }
 

@@ -14,7 +14,7 @@ pub struct Local {
     pub gids: Vec<Gid>,
     /// The interface that has the address.
     pub interface: String,
-    /// Its index.
+    /// Index of the interface in the network namespace.
     pub ifindex: u32,
     /// Most payload of a packet.
     pub path_mtu: PathMtu,

@@ -32,7 +32,7 @@ impl Device {
     /// Both devices.
     pub const ALL: [Device; 2] = [Device::Uverbs, Device::RdmaCm];
 
-    /// Its path.
+    /// Path of the device file.
     #[must_use]
     pub fn path(self) -> &'static str {
         match self {

@@ -11,14 +11,14 @@ use super::namespaces::Namespace;
 use super::staging::Piece;
 use super::work::Work;
 
-/// What a command waits for.
+/// The resource or event that a command waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// Room in the staging pool.
     Room,
     /// Room in its address's share of the staging pool.
     Share,
-    /// Its data.
+    /// The host's data, by RDMA READ.
     Fetch,
     /// Room in the storage.
     Submit,
@@ -32,15 +32,15 @@ pub struct Command {
     pub queue: Option<Qpn>,
     /// The receive of the command.
     pub slot: u16,
-    /// What its response needs.
+    /// Identity of the command, for its response.
     pub tag: CommandTag,
     /// Its namespace in the storage of the worker.
     pub namespace: Namespace,
-    /// Its namespace as hosts see it.
+    /// The namespace as hosts see it.
     pub view: NamespaceView,
     /// When it arrived.
     pub arrived: Instant,
-    /// Its storage operations.
+    /// Storage operations of the command.
     pub work: Work,
     /// Where its data are, until they are fetched.
     pub from: DataLocation,
@@ -48,12 +48,12 @@ pub struct Command {
     pub in_place: Option<Memory>,
     /// Staging for its data.
     pub piece: Option<Piece>,
-    /// What it waits for.
+    /// The resource or event that the command waits for.
     pub stage: Stage,
 }
 
 impl Command {
-    /// Whether it uses a namespace.
+    /// Whether the command accesses this namespace.
     pub fn uses(&self, namespace: NamespaceId) -> bool {
         let flushes = matches!(&self.work, Work::Flush { namespaces } if namespaces.contains(&namespace));
         self.namespace.storage == namespace || flushes
@@ -66,7 +66,7 @@ pub struct PendingConnect {
     pub slot: u16,
     /// The command.
     pub sqe: Sqe,
-    /// Where the data arrive.
+    /// Staging memory that receives the data.
     pub piece: Piece,
 }
 

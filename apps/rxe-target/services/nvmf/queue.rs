@@ -21,7 +21,7 @@ const WR_RESPONSE: u64 = u64::MAX;
 /// Length of a response.
 const RESPONSE_LEN: u32 = rxe_nvmf::wire::CQE_LEN as u32;
 
-/// What a queue is for.
+/// The kind of a queue, with its controller.
 pub enum Role {
     /// Nothing yet: its first command is a Connect.
     New,
@@ -79,11 +79,11 @@ struct Sent {
 
 /// A queue of a host.
 pub struct Queue {
-    /// Its connection.
+    /// The connection that carries the queue.
     pub conn: ConnId,
     /// The host.
     pub client: SocketAddr,
-    /// What it is for.
+    /// The kind of the queue, which Connect determines.
     pub role: Role,
     /// It is being disconnected: what still completes is ignored.
     pub ending: bool,

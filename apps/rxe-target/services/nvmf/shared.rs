@@ -88,14 +88,14 @@ pub enum VolumeError {
     /// No memory for it.
     #[error("namespace {nsid} of {size} bytes: {source}; give the target more hugepages or make the namespace smaller")]
     Memory {
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
-        /// Its size in bytes.
+        /// Size of the namespace in bytes.
         size: usize,
         /// The allocator's error.
         source: AllocError,
     },
-    /// Its file or device.
+    /// The file or device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// io_uring.
@@ -110,9 +110,9 @@ pub enum VolumeError {
          the configuration file and restart the target"
     )]
     Fixed {
-        /// Its subsystem.
+        /// NQN of the subsystem.
         nqn: Nqn,
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
     },
     /// A file is shorter than hosts know.
@@ -121,9 +121,9 @@ pub enum VolumeError {
          extend the file, or remove the namespace and add it again"
     )]
     Shrunk {
-        /// Its subsystem.
+        /// NQN of the subsystem.
         nqn: Nqn,
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
         /// Bytes of the file.
         size: u64,
@@ -133,17 +133,17 @@ pub enum VolumeError {
     /// The scrub does not go on where it ended.
     #[error("another scrub of namespace {nsid} of {nqn} has begun: start again when it is complete")]
     OtherScrub {
-        /// Its subsystem.
+        /// NQN of the subsystem.
         nqn: Nqn,
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
     },
     /// Blocks cannot be read.
     #[error("namespace {nsid} of {nqn} cannot be read: {source}")]
     Scrub {
-        /// Its subsystem.
+        /// NQN of the subsystem.
         nqn: Nqn,
-        /// Its number.
+        /// NSID of the namespace.
         nsid: u32,
         /// The error of the storage.
         source: StorageError,

@@ -12,7 +12,7 @@ use crate::services::usage::Usage;
 /// Two transfers of a Compare.
 const MAX_PIECE: usize = 2 << 20;
 
-/// What a piece is for.
+/// The use of a piece of staging memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// The data of an I/O command, which waits behind those of its address that wait already.
@@ -90,7 +90,7 @@ impl StagingPool {
         Ok(StagingPool { buffers: Some(Buffers { staging, region }), ..StagingPool::default() })
     }
 
-    /// Whether it has memory.
+    /// Whether the pool has memory.
     pub fn is_usable(&self) -> bool {
         self.buffers.is_some()
     }

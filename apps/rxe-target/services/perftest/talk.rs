@@ -40,7 +40,7 @@ pub enum Said {
     Report {
         /// Size, iterations, peak and average bandwidth, message rate.
         field: u8,
-        /// Its bytes.
+        /// The field's eight bytes.
         value: [u8; 8],
     },
     /// The test is over.

@@ -23,7 +23,7 @@ pub struct Line {
     pub qpn: Qpn,
     /// The first PSN that it sends.
     pub psn: Psn,
-    /// Its address.
+    /// GID of the sender's port.
     pub gid: Gid,
 }
 
@@ -58,7 +58,7 @@ impl Line {
         line
     }
 
-    /// Whether it names a queue pair.
+    /// Whether the line has a queue pair number.
     pub fn is_used(&self) -> bool {
         self.qpn.get() != 0
     }

@@ -149,7 +149,7 @@ impl Client {
         self.resources
     }
 
-    /// Whether it has mapped a buffer.
+    /// Whether the client has mapped a buffer.
     pub fn maps(&self) -> bool {
         self.mapped.is_some()
     }
@@ -342,7 +342,7 @@ impl Client {
         Ok(())
     }
 
-    /// How long nothing has moved.
+    /// Time since the queue pair made progress, or the client was last heard.
     pub fn silence(&mut self, cx: &mut Context<'_>) -> Duration {
         if let Ok(info) = cx.device().query_qp(self.qp) {
             let progress = (info.expected_psn, info.unacked_psn);

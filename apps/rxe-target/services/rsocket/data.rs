@@ -118,11 +118,11 @@ pub struct ConnData {
     pub credits: u16,
     /// Entries of its table of mapped buffers, which lies behind its list of buffers.
     pub iomap_entries: u8,
-    /// Its list of buffers.
+    /// Address and key of the list of buffers.
     pub list: RemoteAddr,
     /// Entries of the list.
     pub entries: u32,
-    /// Its first buffer.
+    /// The first entry of that list.
     pub buffer: Buffer,
 }
 

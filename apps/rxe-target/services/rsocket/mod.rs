@@ -46,7 +46,7 @@ struct Rsocket {
     /// Whether the timer that looks into mapped buffers runs, and when one had changed last.
     looking: bool,
     changed: Instant,
-    /// How long a client may be silent.
+    /// Time after which a silent client is disconnected.
     idle_timeout: Duration,
     metrics: ServiceMetrics,
 }

@@ -20,7 +20,7 @@ pub const SEND_RING: u32 = 256 << 10;
 
 /// A protection domain and the memory of one connection. Outlives connections: the next one takes it over.
 pub struct ConnResources {
-    /// Its protection domain.
+    /// Protection domain of the memory and of the connection's queue pair.
     pub pd: ProtectionDomain,
     /// Memory that the client may write.
     pub shared: MemoryRegion,

@@ -19,7 +19,7 @@ use rxe_sync::{LostCount, LostFlag};
 struct Entry {
     base: usize,
     len: usize,
-    /// Whether it is mapped.
+    /// Whether the entry describes a mapping now.
     active: AtomicBool,
     lost: LostFlag,
     next: *mut Entry,

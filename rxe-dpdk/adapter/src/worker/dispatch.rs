@@ -134,7 +134,7 @@ impl FrameHook for Recording {
 
 /// Which frames of a burst are dispatched at once.
 trait Admission<P> {
-    /// What becomes of the next frame.
+    /// Decides about the next frame.
     fn judge(&mut self, frame: &[u8], classified: &Result<Frame<'_>, DropReason>) -> Judged;
 
     /// Takes a frame that is not dispatched now.

@@ -54,7 +54,7 @@ impl Step {
         Step::Shutdown,
     ];
 
-    /// Its name in the log.
+    /// The name of the step in the log.
     pub fn name(self) -> &'static str {
         match self {
             Step::Outside => "outside",

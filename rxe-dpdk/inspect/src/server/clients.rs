@@ -111,7 +111,7 @@ enum Phase {
     Requesting,
     /// Silent after an answer.
     Idle,
-    /// Its request is being answered.
+    /// The request is being answered.
     Answering,
     /// Receiving the answer.
     Taking,

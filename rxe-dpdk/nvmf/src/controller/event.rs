@@ -62,7 +62,7 @@ pub enum Event {
     NamespacesChanged {
         /// The subsystem.
         subsystem: Nqn,
-        /// Its I/O queues.
+        /// I/O queues of the subsystem, on all its controllers.
         queues: Vec<QueueKey>,
     },
 }

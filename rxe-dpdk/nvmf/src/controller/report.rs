@@ -6,7 +6,7 @@ use crate::wire::Nqn;
 /// A live controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerInfo {
-    /// Its id.
+    /// Controller id (CNTLID).
     pub id: ControllerId,
     /// The host.
     pub host: Nqn,

@@ -15,7 +15,7 @@ pub struct IoCommand {
     pub nsid: u32,
     /// Dwords 10 to 15.
     pub cdws: [u32; 6],
-    /// Where the data are.
+    /// The host's memory with the data, or for them.
     pub data: SglDescriptor,
 }
 
@@ -86,7 +86,7 @@ pub struct IoCommands {
 pub struct Completed {
     /// The command's number, as in its [`Sqe::command_id`] modulo 4096.
     pub tag: u16,
-    /// Its status.
+    /// Status of the response.
     pub status: Status,
 }
 

@@ -45,7 +45,7 @@ pub struct HostConfig {
     pub queue_size: u16,
 }
 
-/// What the embedder does next.
+/// The next step of the embedder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Connect a queue, then call [`Session::queue_opened`].
@@ -117,9 +117,9 @@ pub enum SessionError {
     Failed {
         /// The command.
         command: &'static str,
-        /// Its status.
+        /// Status of the response.
         status: Status,
-        /// Its result.
+        /// Result of the response: its command-specific first eight bytes.
         result: u64,
     },
     /// A completion or report that the session does not wait for.
@@ -182,7 +182,7 @@ impl Session {
         }
     }
 
-    /// What the host learned so far.
+    /// Facts about the controller, as far as they have been read.
     #[must_use]
     pub const fn info(&self) -> &ControllerInfo {
         &self.info

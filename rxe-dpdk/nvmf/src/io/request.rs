@@ -100,7 +100,7 @@ pub struct IoRequest {
     pub nsid: u32,
     /// log2 of the namespace's block size in bytes; 0 with [`NSID_ALL`].
     pub block_shift: u8,
-    /// What to do.
+    /// The operation, with its blocks.
     pub operation: IoOperation,
 }
 

@@ -85,7 +85,7 @@ impl Namespace {
         }
     }
 
-    /// What workers need of it.
+    /// The part of it that workers need.
     #[must_use]
     pub const fn view(&self) -> NamespaceView {
         NamespaceView {

@@ -38,7 +38,7 @@ impl Cqe {
         }
     }
 
-    /// The same with this result.
+    /// Sets the result: the command-specific first eight bytes.
     #[must_use]
     #[inline]
     pub fn with_result(mut self, result: u64) -> Cqe {
@@ -46,7 +46,7 @@ impl Cqe {
         self
     }
 
-    /// The same for this submission queue.
+    /// Sets the submission queue and its head.
     #[must_use]
     #[inline]
     pub fn with_queue(mut self, sq_id: u16, sq_head: u16) -> Cqe {

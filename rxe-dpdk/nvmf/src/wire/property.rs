@@ -30,7 +30,7 @@ impl Register {
         }
     }
 
-    /// Whether it has 8 bytes, not 4.
+    /// Whether the register has 8 bytes instead of 4.
     #[must_use]
     pub const fn is_wide(self) -> bool {
         matches!(self, Register::Capabilities)
@@ -142,7 +142,7 @@ impl Configuration {
         self.0 & 1 != 0
     }
 
-    /// The same with EN set.
+    /// Sets EN.
     #[must_use]
     pub const fn enabled(self) -> Configuration {
         Configuration(self.0 | 1)

@@ -50,7 +50,7 @@ impl Sqe {
         Sqe::new(FABRICS_OPCODE, command_id).with_nsid(u32::from(kind.code()))
     }
 
-    /// The same with this NSID.
+    /// Sets the NSID.
     #[must_use]
     #[inline]
     pub fn with_nsid(mut self, nsid: u32) -> Sqe {
@@ -58,7 +58,7 @@ impl Sqe {
         self
     }
 
-    /// The same with this descriptor.
+    /// Sets the descriptor of the data.
     #[must_use]
     #[inline]
     pub fn with_sgl(mut self, descriptor: SglDescriptor) -> Sqe {

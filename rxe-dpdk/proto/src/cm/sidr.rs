@@ -45,7 +45,7 @@ pub(super) struct SidrTable {
     by_request: BTreeMap<RequestKey, SidrId>,
     /// Ids grow, so the first is the oldest.
     answered: BTreeSet<SidrId>,
-    /// The same, by address.
+    /// Keys of the answered requests by address, to find those of one peer.
     answered_of: BTreeSet<(Gid, SidrId)>,
     /// Number of requests by address.
     of_peer: BTreeMap<Gid, usize>,

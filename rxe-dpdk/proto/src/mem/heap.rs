@@ -32,7 +32,7 @@ impl Memory {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("cannot allocate {len} bytes")]
 pub struct AllocError {
-    /// How much was asked for.
+    /// Size that was requested, in bytes.
     pub len: usize,
 }
 

@@ -27,7 +27,7 @@ impl<'a> Span<'a> {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -108,7 +108,7 @@ impl Mask {
 }
 
 impl QpAttrChange {
-    /// Whether it changes nothing.
+    /// Whether no attribute is changed.
     pub fn is_empty(&self) -> bool {
         *self == QpAttrChange::default()
     }

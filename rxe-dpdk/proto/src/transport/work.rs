@@ -177,12 +177,12 @@ pub enum SendOp {
         key: u32,
         /// Address of its first byte.
         addr: u64,
-        /// Its access rights.
+        /// Access rights of the key.
         access: Access,
     },
     /// Invalidates a fast-registration MR or type 2 window of our own, after all work posted before has completed.
     LocalInvalidate {
-        /// Its key.
+        /// Key of the MR or window.
         key: u32,
     },
     /// Fails in its turn, after everything before it has completed: for a work request that cannot be posted and whose

@@ -43,13 +43,13 @@ impl QpInitAttr {
         }
     }
 
-    /// The same with queues of these sizes.
+    /// Sets the sizes of the queues.
     #[must_use]
     pub const fn with_caps(self, caps: QpCaps) -> QpInitAttr {
         QpInitAttr { caps, ..self }
     }
 
-    /// The same with receives from `srq`.
+    /// Takes receives from `srq`.
     #[must_use]
     pub const fn with_srq(self, srq: SharedReceiveQueue) -> QpInitAttr {
         QpInitAttr { srq: Some(srq), ..self }

@@ -14,13 +14,13 @@ mod sealed {
 /// It is the parameter of [`QueuePair`](super::QueuePair), [`WorkRequest`](super::WorkRequest) and
 /// [`Transition`](super::Transition), so that an operation that the service lacks does not compile.
 pub trait QpService: sealed::Sealed + Copy + Ord + Hash + Debug + Send + Sync + 'static {
-    /// Its name in messages.
+    /// Name of the service in messages.
     const NAME: &'static str;
 }
 
 /// A transport service: [`Rc`], [`Uc`] or [`Ud`].
 pub trait TransportService: QpService {
-    /// The same as a value.
+    /// The service as a value.
     const QP_TYPE: QpType;
 }
 

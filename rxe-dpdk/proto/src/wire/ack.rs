@@ -20,7 +20,7 @@ pub struct AckTemplate {
     ip_at: u8,
     is_ipv4: bool,
     port: PortId,
-    /// Its ICRC.
+    /// ICRC of the prepared packet.
     icrc: u32,
 }
 

@@ -5,7 +5,7 @@
 pub struct BthPeek {
     /// Destination queue pair number.
     pub dest_qp: u32,
-    /// Whether it is a response.
+    /// Whether the opcode is that of a response.
     pub response: bool,
     /// The remote key of a request.
     pub rkey: Option<u32>,

@@ -131,7 +131,7 @@ pub enum HostEvent<S> {
     NeighbourChanged {
         /// The neighbour.
         ip: IpAddr,
-        /// Its MAC from now on.
+        /// The new MAC address.
         mac: MacAddr,
     },
     /// Another host joined or left a multicast group; only after [`IpHost::watch_listeners`].

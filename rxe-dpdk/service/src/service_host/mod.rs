@@ -129,7 +129,7 @@ pub struct ServiceHostParts {
     pub ports: Arc<[LocalPort]>,
     /// The worker's mailbox.
     pub mailbox: WorkerMailbox,
-    /// Where its events go.
+    /// Receiver of the host's events.
     pub events: EventSender,
     /// Secret seed of starting PSNs.
     pub seed: [u8; 32],

@@ -57,7 +57,7 @@ pub(crate) struct WatchedPort {
     pub(crate) monitor: PortMonitor,
     /// `Some` if its device can be re-created.
     pub(crate) reattach: Option<Reattach>,
-    /// Its IP MTU.
+    /// MTU of IP packets on the port, in bytes.
     pub(crate) mtu: u16,
 }
 

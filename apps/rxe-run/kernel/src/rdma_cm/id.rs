@@ -36,7 +36,7 @@ pub enum State {
     RouteResolved,
     /// It has requested a connection, or was created by a request.
     Connected,
-    /// Its connection has ended.
+    /// The connection has ended.
     Disconnected,
     /// It takes requests.
     Listening,
@@ -54,7 +54,7 @@ pub struct PathRecord {
     pub life_time: u8,
 }
 
-/// How far a connection has come.
+/// Progress of a connection between the first request and its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Active side: the peer has not answered.
@@ -102,7 +102,7 @@ pub enum Link {
 /// An id.
 #[derive(Debug)]
 pub struct Id {
-    /// Its channel.
+    /// Number of the event channel that gets the events of the id.
     pub channel: u32,
     /// The program's name for it, in its events. 0 until the program has accepted: such an id has no events.
     pub uid: u64,
@@ -171,7 +171,7 @@ impl Id {
         self.qp_type == qp_type::UD
     }
 
-    /// Its connection.
+    /// The connection of the id, from the first request on.
     pub fn connection(&self) -> Option<&Connection> {
         match &self.link {
             Link::Connection(connection) => Some(connection),
@@ -179,7 +179,7 @@ impl Id {
         }
     }
 
-    /// Its connection.
+    /// The connection of the id, to change it.
     pub fn connection_mut(&mut self) -> Option<&mut Connection> {
         match &mut self.link {
             Link::Connection(connection) => Some(connection),

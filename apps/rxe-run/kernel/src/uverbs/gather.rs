@@ -25,7 +25,7 @@ struct Piece {
 /// Memory of [`gather`].
 #[derive(Debug, Default)]
 pub(super) struct Gather {
-    /// What is read from the program.
+    /// Ranges of the program's memory, for one system call.
     ranges: Vec<RemoteIoVec>,
     /// The bytes of all ranges.
     bytes: Vec<u8>,

@@ -100,7 +100,7 @@ pub(super) struct Ring {
     base: NonNull<u8>,
     /// Length of the mapping.
     size: usize,
-    /// Where it is in the memfd.
+    /// Offset of the queue in the memfd, in bytes.
     offset: u64,
     log2_entry: u32,
     mask: u32,

@@ -22,7 +22,7 @@ const MAX_FAILED: usize = 64;
 pub(super) struct Ahead {
     /// Address of the first byte.
     from: u64,
-    /// How many bytes there are.
+    /// Number of these bytes.
     len: usize,
     /// They are the first ones of these.
     bytes: Vec<u8>,
@@ -98,7 +98,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Where the next part begins.
+    /// Address at which the next part begins.
     fn end(&self) -> u64 {
         self.to + self.bytes.len() as u64
     }

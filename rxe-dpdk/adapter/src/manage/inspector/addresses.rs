@@ -32,7 +32,7 @@ pub enum AddressError {
     /// There is no such port.
     #[error("there is no port{port}: the target has {ports} port(s), of which the first is port0")]
     NoSuchPort {
-        /// Its number.
+        /// The port number that was given.
         port: u16,
         /// Number of ports.
         ports: usize,

@@ -220,7 +220,7 @@ impl Inspector {
         self.0.telemetry.describe(group, name)
     }
 
-    /// How long turns and operations take.
+    /// Histograms of the durations of turns and operations.
     pub fn latency(&self) -> Latency {
         crate::latency::report(&self.0.telemetry.workers, &self.0.lcores)
     }

@@ -26,7 +26,7 @@ pub enum ServiceError {
     Refused {
         /// The service.
         service: String,
-        /// Its reason.
+        /// The service's reason, a sentence.
         sentence: String,
     },
 }

@@ -63,9 +63,9 @@ pub struct Header {
     pub len: u32,
     /// Bytes of the frame that follow this header.
     pub kept: u32,
-    /// Its port.
+    /// Port of the frame.
     pub port: PortId,
-    /// Whether it was received or sent.
+    /// Whether the frame was received or sent.
     pub direction: Direction,
     /// The counters that it changed.
     pub outcome: Outcome,

@@ -19,7 +19,7 @@ const WORKERS: usize = 16;
 /// A rule in force. Each worker counts the frames that it matched; all share the count of those that it was applied to.
 #[derive(Debug)]
 pub struct ActiveFault {
-    /// Its number, from 1.
+    /// Number of the rule, from 1.
     pub id: u32,
     /// The rule itself.
     pub rule: FaultRule,

@@ -177,7 +177,7 @@ impl Verdict {
     }
 }
 
-/// What becomes of a frame.
+/// The decision about a frame.
 pub enum Judged {
     /// It passes unchanged, and has passed.
     Passes,
@@ -272,7 +272,7 @@ impl<P: Packet> Injector<P> {
         self.takes_all = self.rules.iter().any(|rule| rule.fault.rule.matches.scope == FaultScope::All);
     }
 
-    /// Whether it has no rule.
+    /// Whether there is no rule.
     pub fn is_off(&self) -> bool {
         self.rules.is_empty()
     }
@@ -282,12 +282,12 @@ impl<P: Packet> Injector<P> {
         self.undelayed.len() + self.delayed.len() + self.held_back.len()
     }
 
-    /// Its limits.
+    /// Maximum numbers of frames that the injector holds and accepts.
     pub fn room(&self) -> Room {
         self.room
     }
 
-    /// Its counters.
+    /// Counters of the injector.
     pub fn stats(&self) -> &FaultStats {
         &self.stats
     }

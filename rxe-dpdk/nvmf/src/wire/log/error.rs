@@ -40,7 +40,7 @@ impl ErrorEntry {
         entry
     }
 
-    /// The same for a block of a namespace.
+    /// Adds the namespace and the block of the error.
     #[must_use]
     pub fn at(mut self, nsid: u32, lba: u64) -> ErrorEntry {
         self.nsid.set(nsid);

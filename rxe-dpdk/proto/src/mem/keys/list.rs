@@ -39,15 +39,15 @@ impl KeyKind {
 pub struct KeyInfo {
     /// The key.
     pub key: u32,
-    /// What it is.
+    /// Kind of region or window.
     pub kind: KeyKind,
-    /// Its protection domain.
+    /// Protection domain of the key.
     pub pd: PdId,
-    /// What it lets in.
+    /// Operations that the key permits.
     pub access: Access,
     /// The address of the first byte, as peers and work requests give it.
     pub addr: u64,
-    /// How many bytes it opens.
+    /// Number of bytes that the key opens.
     pub len: u64,
     /// Whether some of them have gone, which closes it.
     pub lost: bool,
@@ -61,7 +61,7 @@ impl KeyTable {
         self.slots.in_slots(slots).map(info)
     }
 
-    /// How many slots there are.
+    /// Number of slots, used and free.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.slots.slots()

@@ -114,7 +114,7 @@ impl<T: Keyed> OpenTable<T> {
         Some(value)
     }
 
-    /// Where the value of `key` is.
+    /// Index of the value of `key`.
     #[inline]
     fn position(&self, key: u32) -> Option<usize> {
         let mask = self.slots.len() - 1;

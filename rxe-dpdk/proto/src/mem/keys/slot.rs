@@ -107,7 +107,7 @@ impl Slot {
         Slot { pd: pd.0, role, ..Slot::default() }
     }
 
-    /// The same under another key.
+    /// Replaces the key.
     pub(super) fn with_key(self, key: u32) -> Slot {
         Slot { key, ..self }
     }

@@ -55,7 +55,7 @@ pub(super) struct Qp {
     pub(super) congestion: Congestion,
     /// Requests wait for the limit of long messages.
     held: bool,
-    /// What counts for that limit.
+    /// Packets outstanding that count for that limit.
     charge: Charge,
     pub(super) responder: Responder,
     pub(super) requester: Requester,

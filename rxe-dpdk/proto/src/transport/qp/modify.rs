@@ -40,7 +40,7 @@ fn bounded_rtr(config: &EngineConfig, attr: RtrAttr) -> RtrAttr {
     }
 }
 
-/// The same for RTS.
+/// Limits the attributes of RTS to those of the engine.
 fn bounded_rts(config: &EngineConfig, attr: RtsAttr) -> RtsAttr {
     RtsAttr {
         timeout: attr.timeout.min(31),

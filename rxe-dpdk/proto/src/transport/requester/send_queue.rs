@@ -185,13 +185,13 @@ impl SendQueue {
         Some((wqe, self.sges.get(first..first + usize::from(wqe.num_sge))?))
     }
 
-    /// Its buffers.
+    /// Buffers of the work request with this number.
     #[inline]
     pub(in crate::transport) fn sges(&self, number: u64) -> &[Sge] {
         self.get_with_sges(number).map_or(&[], |(_, sges)| sges)
     }
 
-    /// Its inline data.
+    /// Inline data of the work request with this number.
     #[inline]
     pub(in crate::transport) fn inline_data(&self, number: u64) -> &[u8] {
         let length = self.get(number).map_or(0, |wqe| wqe.length as usize);

@@ -126,7 +126,7 @@ struct Nak {
 }
 
 impl Nak {
-    /// Whether it ends the connection.
+    /// Whether the NAK ends the connection.
     fn is_fatal(self) -> bool {
         matches!(self.syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequence)
     }

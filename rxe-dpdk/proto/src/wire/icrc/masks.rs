@@ -4,7 +4,7 @@ use super::POLYNOMIAL;
 
 /// From the IP header (the longer one) to the last byte that is masked, the BTH's reserved byte.
 pub const MASKED: usize = 40 + 8 + 5;
-/// The same for IPv4.
+/// The same part's length with an IPv4 header.
 pub const MASKED_IPV4: usize = 20 + 8 + 5;
 
 /// Where the packet begins in [`Masks`]: a load that reaches in front of it finds zeros.

@@ -22,7 +22,7 @@ const MAX_DISCARDS: usize = 64;
 /// The state of a stream after something happened to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// Its service may use it.
+    /// The stream is ready for its service.
     Goes,
     /// We have closed it, and wait for the peer.
     Closing,

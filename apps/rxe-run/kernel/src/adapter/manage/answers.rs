@@ -15,9 +15,9 @@ use crate::instance::Info;
 pub struct Managed {
     /// The adapter.
     pub inspector: Inspector,
-    /// Its captures.
+    /// Captures of the adapter.
     pub capture: Capture,
-    /// Its process.
+    /// Description of the process that has the adapter.
     pub info: Info,
 }
 
