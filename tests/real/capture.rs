@@ -69,7 +69,8 @@ fn ctl(bed: &TestBed, folder: &Path, words: &[&str]) -> Result<String, String> {
     if done.code == 0 { Ok(done.stdout) } else { Err(format!("rxe-ctl {}: {}", words.join(" "), done.stderr)) }
 }
 
-fn json(bed: &TestBed, words: &[&str]) -> Result<Value, String> {
+/// The answer of rxe-ctl as JSON.
+pub fn json(bed: &TestBed, words: &[&str]) -> Result<Value, String> {
     let text = ctl(bed, &bed.env.dir, &[&["--json"], words].concat())?;
     serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
 }

@@ -3,6 +3,7 @@
 
 use crate::Check;
 use crate::bed::{BedConfig, TestBed, expect_counters, needs};
+use crate::capture::json;
 use crate::env::TestEnv;
 use crate::guest::Job;
 use crate::station::{GUEST_V4, Port, StationKey, TARGET_V4};
@@ -148,27 +149,44 @@ fn idle_counters(bed: &mut TestBed) -> Check {
     Ok(())
 }
 
+/// Connections of clients that a service has counted.
+fn connections(bed: &TestBed, service: &str) -> Result<u64, String> {
+    let services = json(bed, &["services"])?;
+    let of_service = services.as_array().into_iter().flatten().find(|found| found["name"] == service);
+    let mut counters = of_service.and_then(|found| found["counters"].as_array()).into_iter().flatten();
+    let count = counters.find(|counter| counter["name"] == "connections").and_then(|counter| counter["value"].as_u64());
+    count.ok_or_else(|| format!("the report has no connections of {service}: {services}"))
+}
+
 /// Clients that are stopped in the middle, with a connection or stream that stays.
 fn stopped(bed: &TestBed) -> Check {
     let gid = bed.gid4()?;
-    let programs = [
+    // Those that have a connection are stopped; a stream without a byte needs no stop.
+    let talking = [
         ("pingpong", format!("ibv_rc_pingpong -g {gid} -n 100000000 {TARGET_V4}")),
         ("perftest", format!("ib_send_lat -D 60 {TARGET_V4}")),
         ("rsocket", format!("rstream -s {TARGET_V4} -S 4096 -C 10 -I 1000000")),
+    ];
+    let silent = [
         ("rc-example", format!("sleep 60 | nc {TARGET_V4} 19875")),
         ("port-18515", format!("sleep 60 | nc {TARGET_V4} 18515")),
     ];
     let before = bed.log().len();
-    let jobs = programs.iter().map(|(_, program)| bed.guest().start(&format!("exec {program}"), LIMIT));
-    let jobs = jobs.collect::<Result<Vec<_>, _>>()?;
-    std::thread::sleep(Duration::from_secs(4));
-    for job in &jobs {
-        if !job.running() {
-            return Err(format!("a client ended by itself: {}", job.so_far()));
+    let counted = |service| connections(bed, service);
+    let known = talking.iter().map(|(service, _)| counted(service)).collect::<Result<Vec<_>, _>>()?;
+    let start = |(_, program): &(_, String)| bed.guest().start(&format!("exec {program}"), LIMIT);
+    let jobs = talking.iter().chain(&silent).map(start).collect::<Result<Vec<_>, _>>()?;
+    for (((service, _), job), known) in talking.iter().zip(&jobs).zip(known) {
+        let deadline = Instant::now() + LIMIT;
+        while counted(service)? == known {
+            if !job.running() || Instant::now() > deadline {
+                return Err(format!("a client does not connect to {service}: {}", job.so_far()));
+            }
+            std::thread::sleep(Duration::from_millis(100));
         }
         job.kill(19)?;
     }
-    for ((service, _), job) in programs.iter().zip(jobs) {
+    for ((service, _), job) in talking.iter().chain(&silent).zip(jobs) {
         let line = format!("{service}: client given up");
         let gone = (0..4 * (SLOW + 4)).any(|_| {
             std::thread::sleep(Duration::from_millis(250));
