@@ -61,7 +61,7 @@ impl Comparison {
 
     /// The row of a command's figure.
     pub fn row(&self, command: &str) -> String {
-        format!("{}: {}", self.work, program(command))
+        format!("{}: {command}", self.work)
     }
 }
 
@@ -97,13 +97,20 @@ pub const ALL: [Comparison; 6] = [
         goal: Bound::AtLeast(1.0),
         other: Some("ib_write_bw -s 65536 -n 10000"),
     },
-    cpu("CPU of a 64 B SEND", "rxe-bench send-bw -s 64 -n 300000", "ib_send_bw -s 64 -n 300000"),
-    cpu("CPU of a 64 KiB SEND", "rxe-bench send-bw -s 65536 -n 10000", "ib_send_bw -s 65536 -n 10000"),
+    Comparison {
+        other: Some("ib_send_bw -s 64 -n 300000"),
+        ..cpu("CPU of a 64 B SEND", "rxe-bench send-bw -s 64 -n 300000", "ib_send_bw -e -s 64 -n 300000")
+    },
+    Comparison {
+        other: Some("ib_send_bw -s 65536 -n 10000"),
+        ..cpu("CPU of a 64 KiB SEND", "rxe-bench send-bw -s 65536 -n 10000", "ib_send_bw -e -s 65536 -n 10000")
+    },
     cpu("CPU of a 64 B WRITE", "rxe-bench write-bw -s 64 -n 300000", "ib_write_bw -s 64 -n 300000"),
     cpu("CPU of a 64 KiB WRITE", "rxe-bench write-bw -s 65536 -n 10000", "ib_write_bw -s 65536 -n 10000"),
 ];
 
-/// The CPU time that verbs in a program cost, beside the engine without them: at most 20 % more.
+/// The CPU time that verbs in a program cost, beside the engine without them: at most 20 % more. A program that polls counts its
+/// waiting too, so the one that sleeps has the goal where there is one.
 const fn cpu(work: &'static str, base: &'static str, ours: &'static str) -> Comparison {
     Comparison { work, measure: Measure::Cpu, peer: Peer::Target, base, ours, goal: Bound::AtMost(1.2), other: None }
 }

@@ -1,9 +1,11 @@
 //! The goals of NVMe over Fabrics: loads of `rxe-bench nvme`, each beside what limits it.
 
-/// The subsystem of rxe-target: namespace 1 is memory, namespace 2 a file.
+/// The subsystem of rxe-target: namespace 1 is memory, namespace 2 a file, namespace 3 as much memory as a core's caches hold.
 pub const NQN: &str = "nqn.2026-01.org.example:bench";
-/// Bytes of a namespace.
+/// Bytes of namespaces 1 and 2.
 pub const SIZE: usize = 64 << 20;
+/// Bytes of namespace 3: the messages of a limit are in caches too.
+pub const SMALL: usize = 1 << 20;
 
 /// What is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +65,7 @@ pub const LOADS: [(&str, &str); 4] = [
 ];
 
 /// A SEND in each direction is two messages of `send-bw -b`.
-pub const GOALS: [DiskGoal; 4] = [
+pub const GOALS: [DiskGoal; 6] = [
     DiskGoal {
         row: "4 KiB random reads of memory",
         options: "-w randread -o 4096 -q 64",
@@ -72,8 +74,22 @@ pub const GOALS: [DiskGoal; 4] = [
         goal: 0.6,
     },
     DiskGoal {
+        row: "4 KiB random reads of 1 MiB",
+        options: "--namespace 3 -w randread -o 4096 -q 64",
+        limit: Limit::Bench("write-bw -s 4096"),
+        figure: Figure::Rate,
+        goal: 0.6,
+    },
+    DiskGoal {
         row: "512 B random reads of memory",
         options: "-w randread -o 512 -q 64",
+        limit: Limit::Bench("send-bw -s 64 -b"),
+        figure: Figure::Rate,
+        goal: 0.5,
+    },
+    DiskGoal {
+        row: "512 B random reads of 1 MiB",
+        options: "--namespace 3 -w randread -o 512 -q 64",
         limit: Limit::Bench("send-bw -s 64 -b"),
         figure: Figure::Rate,
         goal: 0.5,

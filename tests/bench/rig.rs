@@ -65,12 +65,14 @@ impl Drop for Link {
     }
 }
 
-/// The configuration with a namespace in memory and one in this file.
+/// The configuration with two namespaces in memory and one in this file.
 fn with_disks(file: &Path) -> String {
     let namespace = |storage: String| format!("[[service.nvmf.subsystem.namespace]]\nblock-size = 512\n{storage}\n");
-    let (memory, file) = (format!("ram = \"{}M\"", disks::SIZE >> 20), format!("file = \"{}\"", file.display()));
+    let [memory, small] = [disks::SIZE, disks::SMALL].map(|size| format!("ram = \"{}M\"", size >> 20));
+    let file = format!("file = \"{}\"", file.display());
     let subsystem = format!("[[service.nvmf.subsystem]]\nnqn = \"{}\"\n", disks::NQN);
-    format!("{CONFIG}{subsystem}{}{}", namespace(memory), namespace(file))
+    let namespaces = [memory, file, small].map(namespace).concat();
+    format!("{CONFIG}{subsystem}{namespaces}")
 }
 
 /// The words of one option after the other.
