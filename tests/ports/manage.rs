@@ -108,7 +108,7 @@ fn regions_come_and_go_while_others_are_read() {
         assert!(rej.private_data.starts_with(b"unknown region 'late'; known: demo\0"));
         assert!(named(&json(&target, "region list"), "late").is_none());
 
-        // The next one destroys its protection domain. Memory of the same name is new.
+        // Its protection domain is destroyed with that of the next region. Memory of the same name is new.
         ctl(&target, "region add late=64K");
         let mut late = initiator.connect(PORT, "late", PathMtu::Mtu4096);
         assert_eq!(late.read(initiator, 100, 4), [0; 4]);

@@ -132,7 +132,7 @@ impl Ports {
         found
     }
 
-    /// A free ephemeral port; if all are taken, one that only connections to other peers use.
+    /// An unused ephemeral port; if there is none, one with which the pair of addresses and ports is unique.
     fn free_port(&mut self, ids: &Table<Id>, local: &Local, id: (u32, &Id), rng: &mut impl Rng) -> Result<u16, Errno> {
         let (low, high) = (*self.ephemeral.start(), *self.ephemeral.end());
         let count = u32::from(high - low) + 1;
