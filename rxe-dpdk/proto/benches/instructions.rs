@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-use programs::{Program, TestEnv, Work};
+use programs::{HeldBack, Program, TestEnv, Work};
 use rxe_proto::wire::{IcrcKernel, PathMtu};
 
 type Failure = Box<dyn Error>;
@@ -30,7 +30,7 @@ struct Gate {
     program: Program,
 }
 
-const GATES: [Gate; 9] = [
+const GATES: [Gate; 12] = [
     Gate { name: "respond-write-64", part: Part::Respond, program: Program::small(Work::Write, 64) },
     Gate { name: "respond-send-64", part: Part::Respond, program: Program::small(Work::Send, 64) },
     Gate { name: "respond-read-64", part: Part::Respond, program: Program::small(Work::Read, 64) },
@@ -47,6 +47,21 @@ const GATES: [Gate; 9] = [
         name: "request-write-65536",
         part: Part::RequestAndComplete,
         program: Program::large(Work::Write, 64 << 10, PathMtu::Mtu1024),
+    },
+    Gate {
+        name: "request-write-paced",
+        part: Part::RequestAndComplete,
+        program: Program::held_back(Work::Write, 16 << 10, 4, HeldBack::Rate),
+    },
+    Gate {
+        name: "request-write-beside-short",
+        part: Part::RequestAndComplete,
+        program: Program::held_back(Work::Write, 4 << 10, 8, HeldBack::ShortMessage),
+    },
+    Gate {
+        name: "request-read-in-parts",
+        part: Part::RequestAndComplete,
+        program: Program::held_back(Work::Read, 16 << 10, 3, HeldBack::ShortMessage),
     },
 ];
 
@@ -201,6 +216,7 @@ fn run(name: &str) -> Result<bool, Failure> {
                 env.complete();
             }
             Part::RequestAndComplete => {
+                env.notify();
                 counted(&mut env, TestEnv::request);
                 env.respond();
                 counted(&mut env, TestEnv::complete);

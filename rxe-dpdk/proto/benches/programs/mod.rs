@@ -7,8 +7,10 @@ use std::ops::Range;
 
 use harness::{Agreed, Node, PORT};
 use rxe_proto::mem::{Access, KeyDomain, KeyTable, Memory, MemoryRegion};
-use rxe_proto::transport::{EngineConfig, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, WorkCompletion};
-use rxe_proto::wire::{Frame, PathMtu, PortId, TxQueue, classify};
+use rxe_proto::transport::{EngineConfig, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wait, WorkCompletion};
+use rxe_proto::wire::{
+    BthFields, BthOpcode, DEFAULT_PKEY, Frame, HeaderTemplate, PathMtu, PortId, Psn, TxQueue, classify,
+};
 use rxe_proto::{Duration, Instant};
 
 #[allow(dead_code, reason = "a part of it is used here")]
@@ -73,17 +75,40 @@ pub struct Program {
     pub mtu: PathMtu,
     /// Messages of a round, in turn on all queue pairs.
     pub messages: usize,
+    /// What makes the initiator send less than it could.
+    pub held_back: HeldBack,
+}
+
+/// What makes the initiator of a program send less than it could.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeldBack {
+    Nothing,
+    /// Congestion notifications before each round: packets wait for the rate.
+    Rate,
+    /// The last message of a round has 64 bytes, so that the others are limited.
+    ShortMessage,
 }
 
 impl Program {
     /// Small messages on eight queue pairs, 16 bursts of them.
     pub const fn small(work: Work, size: usize) -> Program {
-        Program { work, size, qps: 8, mtu: PathMtu::Mtu1024, messages: 16 * BURST }
+        Program { work, size, qps: 8, mtu: PathMtu::Mtu1024, messages: 16 * BURST, held_back: HeldBack::Nothing }
     }
 
     /// Few large messages on one queue pair.
     pub const fn large(work: Work, size: usize, mtu: PathMtu) -> Program {
-        Program { work, size, qps: 1, mtu, messages: 4 }
+        Program { work, size, qps: 1, mtu, messages: 4, held_back: HeldBack::Nothing }
+    }
+
+    /// A large message on each of several queue pairs and what holds them back.
+    pub const fn held_back(work: Work, size: usize, qps: usize, held_back: HeldBack) -> Program {
+        Program { work, size, qps, mtu: PathMtu::Mtu1024, messages: qps, held_back }
+    }
+
+    /// Bytes of a message.
+    #[inline]
+    fn len(&self, message: usize) -> usize {
+        if self.held_back == HeldBack::ShortMessage && message + 1 == self.messages { 64 } else { self.size }
     }
 
     /// Offset of a message in the region of either side.
@@ -196,6 +221,7 @@ impl TestEnv {
     }
 
     pub fn round(&mut self) {
+        self.notify();
         self.request();
         self.respond();
         self.complete();
@@ -222,7 +248,7 @@ impl TestEnv {
                 Work::Send => SendOp::Send { imm: None },
                 Work::FetchAdd => SendOp::FetchAdd { remote, add: 1 },
             };
-            let sge = self.initiator.sge(offset, self.program.size);
+            let sge = self.initiator.sge(offset, self.program.len(message));
             let wr = SendWr { wr_id: message as u64, op, sges: &[sge], flags: SendFlags::SIGNALED };
             let (qpn, _) = self.qpns[message % self.program.qps];
             self.initiator.engine.post_send(qpn, &wr).unwrap();
@@ -232,7 +258,47 @@ impl TestEnv {
             }
         }
         while self.initiator.engine.transmit(self.now, &mut self.there) > 0 {}
+        if self.program.held_back == HeldBack::Rate {
+            self.wait_for_the_rate();
+        }
         assert!(!self.initiator.engine.wants_transmit(), "a round does not fit");
+    }
+
+    /// Time passes until all packets are written. That is before the retransmission timer expires.
+    fn wait_for_the_rate(&mut self) {
+        let unsent = |env: &TestEnv| {
+            let waits =
+                |(qpn, _): &(Qpn, Qpn)| env.initiator.engine.query_qp(*qpn).is_some_and(|qp| qp.waits == Wait::Rate);
+            env.qpns.iter().any(waits)
+        };
+        while unsent(self) {
+            self.now = self.initiator.engine.next_timeout().expect("waits for the rate");
+            self.initiator.engine.handle_timeout(self.now);
+            while self.initiator.engine.transmit(self.now, &mut self.there) > 0 {}
+        }
+    }
+
+    /// Congestion notifications for each queue pair of the initiator, if the program has some.
+    pub fn notify(&mut self) {
+        if self.program.held_back != HeldBack::Rate {
+            return;
+        }
+        let template = HeaderTemplate::new(&harness::path(2, 1));
+        for (qpn, _) in &self.qpns {
+            let fields = BthFields {
+                opcode: BthOpcode::CNP,
+                dest_qp: qpn.get(),
+                psn: Psn::new(0),
+                solicited: false,
+                ack_req: false,
+                pkey: DEFAULT_PKEY,
+            };
+            let mut frame = vec![0; template.frame_len(fields.opcode, 0)];
+            let mut packet = template.build(&mut frame, fields, 0);
+            packet.congestion(false, true);
+            packet.finish();
+            take_in(&mut self.initiator, self.now, &frame);
+        }
     }
 
     /// The target receives the requests, burst by burst, and answers each burst.
