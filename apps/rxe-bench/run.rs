@@ -178,10 +178,7 @@ pub fn serve<P: Clone, O>(
     session: &Session<P, O>,
     factory: Box<dyn ServiceFactory>,
 ) -> Result<(), CliError> {
-    // Time to process all outstanding messages at a microsecond each. With thousands of queue pairs it is longer than the
-    // retransmission timeouts, so these are raised.
-    let round = rxe_proto::Duration::from_micros(plan.outstanding);
-    let timeouts = EngineConfig::default();
+    let engine = EngineConfig::default();
     // A closed connection keeps its slot for a while (timewait).
     let connections = 2 * plan.connections + 64;
     let config = RuntimeConfig {
@@ -192,14 +189,7 @@ pub fn serve<P: Clone, O>(
         }],
         // The target on a UDP socket runs on this machine as well, most likely.
         idle: if plan.udp { IdlePolicy::Pause } else { IdlePolicy::Spin },
-        engine: EngineConfig {
-            max_qp: timeouts.max_qp.max(connections),
-            max_cqe: MAX_CQE,
-            window: WINDOW,
-            min_timeout: timeouts.min_timeout.max(round / 4),
-            initial_timeout: timeouts.initial_timeout.max(round),
-            ..timeouts
-        },
+        engine: EngineConfig { max_qp: engine.max_qp.max(connections), max_cqe: MAX_CQE, window: WINDOW, ..engine },
         max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
         ..RuntimeConfig::default()
     };
