@@ -11,6 +11,11 @@ mod factory;
 mod idle;
 mod mckey;
 mod metrics;
+// Other services are tested on the virtual network of these tests, too.
+#[cfg(test)]
+#[path = "nvmf/tests/network.rs"]
+#[allow(dead_code)]
+mod network;
 mod nvmf;
 mod out_of_band;
 mod perftest;

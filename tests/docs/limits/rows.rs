@@ -142,6 +142,23 @@ pub const ROWS: &[Row] = &[
         tests: &[("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets")],
     },
     Row {
+        table: "bytes of an lcore for rsockets: connections; mapped buffers and unread bytes, each",
+        bound: Words("1G; 256M"),
+        share: Words(
+            "half; seven eighths of a routed IPv6 /64; a quarter of all that have not confirmed their connections",
+        ),
+        refusal: "REJ 3; the oldest one that is not confirmed is given up; the client is disconnected; its bytes wait",
+        counters: &["refused", "unconfirmed_ended", "buffer_failures", "backlog_full"],
+        tests: &[
+            (
+                "apps/rxe-target/services/rsocket/tests.rs",
+                "requests_without_a_confirmation_leave_room_for_clients_and_then_nothing",
+            ),
+            ("apps/rxe-target/services/rsocket/backlog.rs", "the_store_has_an_end_and_a_share_and_gets_all_back"),
+            ("rxe-dpdk/service/src/ledger/tests.rs", "an_address_has_its_share_and_all_have_the_budget"),
+        ],
+    },
+    Row {
         table: "bytes of an lcore for messages of perftest",
         bound: In("service.perftest", "budget"),
         share: Words("half; one client at least is served"),

@@ -189,8 +189,10 @@ impl Budget {
         standing: Standing,
     ) -> Result<(), Refusal> {
         check(self.used, amount, self.limit, Refusal::Budget)?;
+        // Also a client that is not charged to its share yet has to fit it: it would be ended when it answers.
+        self.admits_proven(owner, network, amount)?;
         match standing {
-            Standing::Proven => self.admits_proven(owner, network, amount),
+            Standing::Proven => Ok(()),
             Standing::Unproven => {
                 check(self.unproven, amount, part(self.limit, self.shares.unproven), Refusal::Unproven)
             }
