@@ -8,6 +8,8 @@
 mod cmtime;
 mod endpoint;
 mod factory;
+#[cfg(test)]
+mod floods;
 mod idle;
 mod mckey;
 mod metrics;

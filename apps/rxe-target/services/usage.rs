@@ -13,11 +13,6 @@ impl Usage {
         self.0.get(&client).copied().unwrap_or(0)
     }
 
-    /// That of all clients.
-    pub fn all(&self) -> usize {
-        self.0.values().sum()
-    }
-
     /// Counts `amount` as used by `client`.
     pub fn take(&mut self, client: IpAddr, amount: usize) {
         *self.0.entry(client).or_default() += amount;
@@ -53,9 +48,9 @@ mod tests {
         let mut usage = Usage::default();
         usage.take(a, 3);
         usage.take(b, 4);
-        assert_eq!((usage.of(a), usage.of(b), usage.all()), (3, 4, 7));
+        assert_eq!((usage.of(a), usage.of(b)), (3, 4));
         usage.give_back(a, 2);
-        assert_eq!((usage.of(a), usage.all()), (1, 5));
+        assert_eq!((usage.of(a), usage.of(b)), (1, 4));
         usage.give_back(a, 1);
         usage.give_back(a, 1);
         assert!(usage.of(a) == 0 && !usage.0.contains_key(&a));
@@ -67,6 +62,6 @@ mod tests {
         let mut usage = Usage::default();
         assert_eq!([a, a, a, b].map(|client| usage.take_one(client, 2)), [true, true, false, true]);
         usage.give_back(a, 1);
-        assert!(usage.take_one(a, 2) && usage.all() == 3);
+        assert!(usage.take_one(a, 2) && usage.of(a) + usage.of(b) == 3);
     }
 }

@@ -119,7 +119,9 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         table: "queue pairs of tests of perftest, without connections",
-        bound: Words("those of the lcore, and what its completion queue has room for: 1795 or more"),
+        bound: Words(
+            "those of the lcore, and what its completion queue has room for: 1795 or more; of clients that have not sent yet, a quarter",
+        ),
         share: In("service.perftest", "queue-pairs"),
         refusal: "the test is refused",
         counters: &["refused"],
@@ -139,7 +141,7 @@ pub const ROWS: &[Row] = &[
         share: Words("those of its connections"),
         refusal: "the connection is refused",
         counters: &["refused"],
-        tests: &[("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets")],
+        tests: &[("rxe-dpdk/service/src/reserve.rs", "kept_memory_makes_room_where_there_is_no_other")],
     },
     Row {
         table: "bytes of an lcore for rsockets: connections; mapped buffers and unread bytes, each",
@@ -161,12 +163,13 @@ pub const ROWS: &[Row] = &[
     Row {
         table: "bytes of an lcore for messages of perftest",
         bound: In("service.perftest", "budget"),
-        share: Words("half; one client at least is served"),
+        share: Words("half; one client at least is served; a quarter for all that have not answered yet"),
         refusal: "the test is refused",
         counters: &["refused"],
         tests: &[
-            ("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets"),
-            ("apps/rxe-target/services/perftest/sinks.rs", "one_client_is_served_whatever_the_budget"),
+            ("rxe-dpdk/service/src/ledger/tests.rs", "an_address_has_its_share_and_all_have_the_budget"),
+            ("rxe-dpdk/service/src/ledger/tests.rs", "one_object_larger_than_the_budget_serves_one_client_at_a_time"),
+            ("apps/rxe-target/services/port18515.rs", "sidr_requests_without_datagrams_leave_room_for_other_clients"),
         ],
     },
     Row {
@@ -178,6 +181,17 @@ pub const ROWS: &[Row] = &[
         tests: &[(
             "apps/rxe-target/services/pingpong/budget.rs",
             "clients_get_less_when_the_budget_runs_short_and_then_nothing",
+        )],
+    },
+    Row {
+        table: "clients of udaddy on an lcore, each with an address handle",
+        bound: Source("apps/rxe-target/services/udaddy.rs", "const CLIENTS: usize = "),
+        share: Words("one per port; a quarter for all that have sent no datagram"),
+        refusal: "the oldest one that has sent none is forgotten; SIDR status 3",
+        counters: &["evicted", "refused"],
+        tests: &[(
+            "apps/rxe-target/services/udaddy.rs",
+            "addresses_that_ask_and_send_nothing_are_a_share_of_all_clients",
         )],
     },
     Row {

@@ -64,6 +64,12 @@ impl Context<'_> {
         self.ledger
     }
 
+    /// Whether clients of this service that have not proved their addresses hold most of what they may: the service should end
+    /// the oldest of them that is no connection. Those that are connections end without it.
+    pub fn is_crowded(&self) -> bool {
+        self.ledger.is_crowded(self.accounting.service)
+    }
+
     /// At least `len` zeroed bytes for a client, charged to its address.
     ///
     /// # Errors
