@@ -105,9 +105,15 @@ pub const ROWS: &[Row] = &[
         table: "requests whose MAC address is being resolved",
         bound: Source(INBOUND, "const MAX_WAITING: usize = "),
         share: Source(INBOUND, "const MAX_WAITING_PER_PEER: usize = "),
-        refusal: "dropped, and the peer repeats it",
+        refusal: "the oldest one that has waited for 20 ms gives way, and its peer repeats it; none that has an address waits",
         counters: &["connect_waiting_full"],
-        tests: &[("rxe-dpdk/service/src/control/tests/gsi.rs", "requests_that_wait_for_a_mac_are_limited_per_address")],
+        tests: &[
+            ("rxe-dpdk/service/src/control/tests/gsi.rs", "requests_that_wait_for_a_mac_are_limited_per_address"),
+            (
+                "rxe-dpdk/service/src/control/tests/gsi.rs",
+                "a_request_whose_sender_does_not_answer_gives_way_to_a_later_one",
+            ),
+        ],
     },
     Row {
         table: "queue pairs of an lcore",
@@ -316,7 +322,7 @@ pub const ROWS: &[Row] = &[
     Row {
         table: "neighbours (ARP and neighbour discovery)",
         bound: Source(HOST, "max_neighbours: "),
-        share: Words("entries in use are replaced last"),
+        share: Words("half for those that do not answer, which replace no neighbour in use, nor many that are known"),
         refusal: "the one unused for longest is replaced",
         counters: &["neighbours_evicted", "neighbours_refused"],
         tests: &[
