@@ -344,7 +344,7 @@ pub const ROWS: &[Row] = &[
     Row {
         table: "TCP streams of a port",
         bound: Source(HOST, "max_streams: "),
-        share: Words("three quarters; a quarter of them half open"),
+        share: Words("three times as many as are free: three quarters if it is alone; a quarter of all half open"),
         refusal: "the SYN is dropped; the oldest half-open one gives way",
         counters: &["tcp_source_limited", "tcp_no_room", "tcp_half_open_evicted"],
         tests: &[
