@@ -16,7 +16,7 @@ mod metrics;
 // Other services are tested on the virtual network of these tests, too.
 #[cfg(test)]
 #[path = "nvmf/tests/network.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, clippy::duplicate_mod)]
 mod network;
 mod nvmf;
 mod out_of_band;

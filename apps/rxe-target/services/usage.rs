@@ -13,6 +13,12 @@ impl Usage {
         self.0.get(&client).copied().unwrap_or(0)
     }
 
+    /// That of all clients.
+    #[cfg(test)]
+    pub fn all(&self) -> usize {
+        self.0.values().sum()
+    }
+
     /// Counts `amount` as used by `client`.
     pub fn take(&mut self, client: IpAddr, amount: usize) {
         *self.0.entry(client).or_default() += amount;

@@ -300,7 +300,7 @@ impl Neighbours {
             self.sweep = now + SWEEP;
             let old = self.entries.iter().filter(|(_, entry)| now.saturating_since(entry.touched) >= MAX_AGE);
             let old: Vec<IpAddr> = old.map(|(&ip, _)| ip).collect();
-            old.into_iter().for_each(|ip| drop(self.remove(ip)));
+            old.into_iter().for_each(|ip| self.remove(ip));
         }
         failed.len() as u64
     }
@@ -351,15 +351,14 @@ impl Neighbours {
         Some(result)
     }
 
-    fn remove(&mut self, ip: IpAddr) -> Option<Entry> {
-        let entry = self.entries.remove(&ip)?;
+    fn remove(&mut self, ip: IpAddr) {
+        let Some(entry) = self.entries.remove(&ip) else { return };
         let (rank, stamp) = entry.order();
         self.order.remove(&(rank, stamp, ip));
         self.unresolved -= usize::from(rank == Rank::Unresolved);
         if let Some(due) = entry.due() {
             self.timers.remove(&(due, ip));
         }
-        Some(entry)
     }
 
     /// The oldest entry of a rank, if a new one may replace it.
