@@ -73,12 +73,13 @@ impl Bound {
 
 /// The names of all counters and drop reasons, from their declarations.
 fn counter_exists(name: &str) -> bool {
-    const DECLARATIONS: [&str; 11] = [
+    const DECLARATIONS: [&str; 12] = [
         "rxe-dpdk/src/runtime/port_reports.rs",
         "rxe-dpdk/proto/src/cm/stats.rs",
         "rxe-dpdk/proto/src/transport/stats.rs",
         "rxe-dpdk/proto/src/wire/drop.rs",
         "rxe-dpdk/service/src/control/stats.rs",
+        "rxe-dpdk/service/src/service_host/stats.rs",
         "rxe-dpdk/adapter/src/host_stats.rs",
         "rxe-dpdk/adapter/src/worker/stats.rs",
         "rxe-dpdk/adapter/src/worker/injector/mod.rs",

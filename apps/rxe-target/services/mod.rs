@@ -8,9 +8,16 @@
 mod cmtime;
 mod endpoint;
 mod factory;
+#[cfg(test)]
+mod floods;
 mod idle;
 mod mckey;
 mod metrics;
+// Other services are tested on the virtual network of these tests, too.
+#[cfg(test)]
+#[path = "nvmf/tests/network.rs"]
+#[allow(dead_code, clippy::duplicate_mod)]
+mod network;
 mod nvmf;
 mod out_of_band;
 mod perftest;

@@ -113,6 +113,12 @@ impl Port18515 {
 
 impl Service for Port18515 {
     fn start(&mut self, cx: &mut Context<'_>) {
+        if let Some(pingpong) = &mut self.pingpong {
+            pingpong.start(cx);
+        }
+        if let Some(perftest) = &mut self.perftest {
+            perftest.start(cx);
+        }
         cx.set_timer(SWEEP, SWEEP_TOKEN);
     }
 
@@ -272,6 +278,7 @@ pub fn factory(config: &Config, registry: &MetricsRegistry) -> Option<Box<dyn Se
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::services::floods;
 
     #[test]
     fn streams_are_told_apart_by_their_first_bytes() {
@@ -290,6 +297,23 @@ mod tests {
             assert_eq!(recognise(first, true, false), alone, "{} without perftest", first.escape_ascii());
         }
         assert_eq!(recognise(pingpong, false, true), Some(Family::Unknown));
+    }
+
+    #[test]
+    fn sidr_requests_without_datagrams_leave_room_for_other_clients() {
+        let perftest = PerftestConfig { idle_timeout: Duration::from_secs(60), ..PerftestConfig::default() };
+        let registry = MetricsRegistry::default();
+        let factory =
+            Port18515Factory { pingpong: None, perftest: Some(perftest), rendezvous: Arc::default(), registry };
+        let mut network = floods::network(&factory);
+        let before = floods::held(&network);
+        // More than the completion queue has room for.
+        floods::flood(&mut network, 2..12, PORT, 250);
+        assert_eq!(floods::ask(&mut network, 200, PORT, 2), 2, "another host is served");
+        let (qps, keys, _) = floods::held(&network);
+        assert!(qps <= 512 && keys - before.1 <= qps, "{qps} queue pairs, {keys} keys");
+        network.advance(Duration::from_secs(70));
+        assert_eq!(floods::held(&network), before);
     }
 
     #[test]

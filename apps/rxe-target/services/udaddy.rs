@@ -3,7 +3,7 @@
 //! A client asks for our queue pair (SIDR) and sends datagrams to it; nothing says when it has ended. Only
 //! clients that have asked are answered, at the address that the request came from.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use rxe_proto::Duration;
@@ -15,7 +15,7 @@ use rxe_proto::verbs::{
 use rxe_proto::wire::cm::SidrStatus;
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{Gid, Path, PathMtu, PortId, udp_source_port_ud};
-use rxe_service::{Context, DatagramDecision, Listen, QpMap, Service};
+use rxe_service::{BudgetId, Charge, Context, DatagramDecision, Listen, QpMap, Service, Shares, Standing};
 
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
@@ -30,6 +30,8 @@ const PORT: u16 = 7174;
 const SLOTS: u32 = 256;
 /// A datagram and the GRH in front of it.
 const SLOT: usize = Grh::LEN + PathMtu::Mtu4096.bytes();
+/// Clients of one lcore, each with an address handle.
+const CLIENTS: usize = 16_384;
 /// Hop limit of datagrams.
 const HOP_LIMIT: u8 = 64;
 const CAPS: QpCaps =
@@ -56,10 +58,24 @@ impl Echo {
     }
 }
 
+/// What is kept of a client.
+struct Known {
+    path: MadPath,
+    ah: AddressHandle,
+    /// Nothing has come from its address before the first datagram, so that may be forged.
+    has_sent: bool,
+    charge: Charge,
+}
+
 /// The service on one lcore.
 struct Udaddy {
     qps: QpMap<Echo>,
-    clients: HashMap<Client, (MadPath, AddressHandle)>,
+    clients: HashMap<Client, Known>,
+    /// Clients that have sent no datagram, the oldest first, and some that have, or are gone.
+    silent: VecDeque<Client>,
+    /// Most clients, and what they hold once the service has started.
+    most: usize,
+    budget: Option<BudgetId>,
     idle: Idle<Client>,
     metrics: ServiceMetrics,
 }
@@ -121,15 +137,51 @@ impl Udaddy {
         let path = &request.path;
         let (qp, pd) = self.qp(cx, path.port)?;
         let client = (path.port, path.peer);
-        if self.clients.get(&client).is_none_or(|(known, _)| known != path) {
-            let ah = cx.device().create_ah(pd, &way_to(path, qp.qpn())).map_err(|error| error.to_string())?;
-            if let Some((_, old)) = self.clients.insert(client, (path.clone(), ah)) {
-                // It exists: no other code has its handle.
-                let _ = cx.device().destroy_ah(old);
-            }
+        if self.clients.get(&client).is_none_or(|known| known.path != *path) {
+            self.forget(cx, client);
+            let budget = self.budget.ok_or("the service has not started")?;
+            let charge = cx.ledger().charge(budget, path.peer.ip(), 1, Standing::Unproven);
+            let charge = charge.map_err(|refusal| format!("{refusal} address handles"))?;
+            let ah = match cx.device().create_ah(pd, &way_to(path, qp.qpn())) {
+                Ok(ah) => ah,
+                Err(error) => {
+                    cx.ledger().release(charge);
+                    return Err(error.to_string());
+                }
+            };
+            self.clients.insert(client, Known { path: path.clone(), ah, has_sent: false, charge });
+            self.relieve(cx, client);
         }
         self.idle.heard(client, cx.now());
         Ok(qp)
+    }
+
+    /// Forgets the oldest client that has sent nothing, if such ones are most of those that may be. `new` is the newest one. A
+    /// client that is there sends its datagrams right after our answer, and may ask again.
+    fn relieve(&mut self, cx: &mut Context<'_>, new: Client) {
+        while let Some(client) = self.silent.front()
+            && self.clients.get(client).is_none_or(|known| known.has_sent)
+        {
+            self.silent.pop_front();
+        }
+        self.silent.push_back(new);
+        if cx.is_crowded()
+            && self.silent.len() > 1
+            && let Some(oldest) = self.silent.pop_front()
+        {
+            self.metrics.evicted.inc();
+            self.idle.forget(oldest);
+            self.forget(cx, oldest);
+        }
+    }
+
+    /// Gives back what is kept of a client.
+    fn forget(&mut self, cx: &mut Context<'_>, client: Client) {
+        if let Some(known) = self.clients.remove(&client) {
+            // It exists: no other code has its handle.
+            let _ = cx.device().destroy_ah(known.ah);
+            cx.ledger().release(known.charge);
+        }
     }
 
     /// Sends the datagram in a slot back; `false` if its sender is no client.
@@ -137,14 +189,20 @@ impl Udaddy {
         let (Some(echo), Some(sender)) = (self.qps.get(&wc.qpn), wc.src_qpn) else { return false };
         let Ok(grh) = Grh::read(echo.region.memory(), wc.wr_id as usize * SLOT) else { return false };
         let client = (echo.port, grh.src);
-        let Some((_, ah)) = self.clients.get(&client) else {
+        let Some(known) = self.clients.get_mut(&client) else {
             self.metrics.strangers.inc();
             return false;
         };
+        if !known.has_sent {
+            // An address has one client per port: it never has its share before.
+            let _ = cx.ledger().prove(&mut known.charge);
+            known.has_sent = true;
+        }
+        let ah = known.ah;
         self.idle.heard(client, cx.now());
         // As in udaddy's own server, the immediate data names our queue pair, too.
         let sges = [echo.sge(wc.wr_id, Grh::LEN, wc.byte_len.saturating_sub(Grh::LEN as u32))];
-        let wr = WorkRequest::datagram_with_imm(&sges, *ah, sender, RDMA_UDP_QKEY, wc.qpn.get());
+        let wr = WorkRequest::datagram_with_imm(&sges, ah, sender, RDMA_UDP_QKEY, wc.qpn.get());
         match cx.device().post_send(echo.qp, wr.wr_id(wc.wr_id).signaled()) {
             Ok(()) => {
                 self.metrics.exchanges.inc();
@@ -162,6 +220,7 @@ impl Udaddy {
 
 impl Service for Udaddy {
     fn start(&mut self, cx: &mut Context<'_>) {
+        self.budget = Some(cx.open_budget("udaddy address handles", self.most, Shares::HALF));
         cx.set_timer(SWEEP, 0);
     }
 
@@ -191,10 +250,7 @@ impl Service for Udaddy {
 
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         for client in self.idle.give_up(cx.now(), &self.metrics, |client: Client| Some(client.1.ip())) {
-            if let Some((_, ah)) = self.clients.remove(&client) {
-                // It exists: no other code has its handle.
-                let _ = cx.device().destroy_ah(ah);
-            }
+            self.forget(cx, client);
         }
         cx.set_timer(SWEEP, 0);
     }
@@ -202,9 +258,14 @@ impl Service for Udaddy {
 
 /// Makes the service. A client that is silent for `idle_timeout` has to ask again.
 pub fn factory(idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
+    factory_for(CLIENTS, idle_timeout, registry)
+}
+
+/// The same with at most `most` clients on an lcore.
+fn factory_for(most: usize, idle_timeout: Duration, registry: &MetricsRegistry) -> Factory {
     let create = move |metrics| -> Box<dyn Service> {
-        let idle = Idle::new(idle_timeout);
-        Box::new(Udaddy { qps: QpMap::default(), clients: HashMap::new(), idle, metrics })
+        let (qps, clients, silent, idle) = (QpMap::default(), HashMap::new(), VecDeque::new(), Idle::new(idle_timeout));
+        Box::new(Udaddy { qps, clients, silent, most, budget: None, idle, metrics })
     };
     Factory::new(NAME, vec![Listen::datagrams(PORT)], create, registry)
 }
@@ -214,6 +275,20 @@ mod tests {
     use rxe_proto::wire::MacAddr;
 
     use super::*;
+    use crate::services::floods;
+
+    #[test]
+    fn addresses_that_ask_and_send_nothing_are_a_share_of_all_clients() {
+        let registry = MetricsRegistry::default();
+        let factory = factory_for(64, Duration::from_secs(60), &registry);
+        let mut network = floods::network(&factory);
+        floods::flood(&mut network, 2..102, PORT, 1);
+        let (_, _, handles) = floods::held(&network);
+        assert!((8..=16).contains(&handles), "{handles} address handles for 100 addresses");
+        assert_eq!(floods::ask(&mut network, 200, PORT, 1), 1);
+        network.advance(Duration::from_secs(70));
+        assert_eq!(floods::held(&network).2, 0);
+    }
 
     #[test]
     fn answers_go_where_the_question_came_from() {

@@ -105,9 +105,15 @@ pub const ROWS: &[Row] = &[
         table: "requests whose MAC address is being resolved",
         bound: Source(INBOUND, "const MAX_WAITING: usize = "),
         share: Source(INBOUND, "const MAX_WAITING_PER_PEER: usize = "),
-        refusal: "dropped, and the peer repeats it",
+        refusal: "the oldest one that has waited for 20 ms gives way, and its peer repeats it; none that has an address waits",
         counters: &["connect_waiting_full"],
-        tests: &[("rxe-dpdk/service/src/control/tests/gsi.rs", "requests_that_wait_for_a_mac_are_limited_per_address")],
+        tests: &[
+            ("rxe-dpdk/service/src/control/tests/gsi.rs", "requests_that_wait_for_a_mac_are_limited_per_address"),
+            (
+                "rxe-dpdk/service/src/control/tests/gsi.rs",
+                "a_request_whose_sender_does_not_answer_gives_way_to_a_later_one",
+            ),
+        ],
     },
     Row {
         table: "queue pairs of an lcore",
@@ -119,7 +125,9 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         table: "queue pairs of tests of perftest, without connections",
-        bound: Words("those of the lcore, and what its completion queue has room for: 1795 or more"),
+        bound: Words(
+            "those of the lcore, and what its completion queue has room for: 1795 or more; of clients that have not sent yet, a quarter",
+        ),
         share: In("service.perftest", "queue-pairs"),
         refusal: "the test is refused",
         counters: &["refused"],
@@ -139,17 +147,35 @@ pub const ROWS: &[Row] = &[
         share: Words("those of its connections"),
         refusal: "the connection is refused",
         counters: &["refused"],
-        tests: &[("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets")],
+        tests: &[("rxe-dpdk/service/src/reserve.rs", "kept_memory_makes_room_where_there_is_no_other")],
+    },
+    Row {
+        table: "bytes of an lcore for rsockets: connections; mapped buffers and unread bytes, each",
+        bound: Words("1G; 256M"),
+        share: Words(
+            "half; seven eighths of a routed IPv6 /64; a quarter of all that have not confirmed their connections",
+        ),
+        refusal: "REJ 3; the oldest one that is not confirmed is given up; the client is disconnected; its bytes wait",
+        counters: &["refused", "unconfirmed_ended", "buffer_failures", "backlog_full"],
+        tests: &[
+            (
+                "apps/rxe-target/services/rsocket/tests.rs",
+                "requests_without_a_confirmation_leave_room_for_clients_and_then_nothing",
+            ),
+            ("apps/rxe-target/services/rsocket/backlog.rs", "the_store_has_an_end_and_a_share_and_gets_all_back"),
+            ("rxe-dpdk/service/src/ledger/tests.rs", "an_address_has_its_share_and_all_have_the_budget"),
+        ],
     },
     Row {
         table: "bytes of an lcore for messages of perftest",
         bound: In("service.perftest", "budget"),
-        share: Words("half; one client at least is served"),
+        share: Words("half; one client at least is served; a quarter for all that have not answered yet"),
         refusal: "the test is refused",
         counters: &["refused"],
         tests: &[
-            ("apps/rxe-target/services/perftest/sinks.rs", "an_address_and_the_service_have_budgets"),
-            ("apps/rxe-target/services/perftest/sinks.rs", "one_client_is_served_whatever_the_budget"),
+            ("rxe-dpdk/service/src/ledger/tests.rs", "an_address_has_its_share_and_all_have_the_budget"),
+            ("rxe-dpdk/service/src/ledger/tests.rs", "one_object_larger_than_the_budget_serves_one_client_at_a_time"),
+            ("apps/rxe-target/services/port18515.rs", "sidr_requests_without_datagrams_leave_room_for_other_clients"),
         ],
     },
     Row {
@@ -161,6 +187,17 @@ pub const ROWS: &[Row] = &[
         tests: &[(
             "apps/rxe-target/services/pingpong/budget.rs",
             "clients_get_less_when_the_budget_runs_short_and_then_nothing",
+        )],
+    },
+    Row {
+        table: "clients of udaddy on an lcore, each with an address handle",
+        bound: Source("apps/rxe-target/services/udaddy.rs", "const CLIENTS: usize = "),
+        share: Words("one per port; a quarter for all that have sent no datagram"),
+        refusal: "the oldest one that has sent none is forgotten; SIDR status 3",
+        counters: &["evicted", "refused"],
+        tests: &[(
+            "apps/rxe-target/services/udaddy.rs",
+            "addresses_that_ask_and_send_nothing_are_a_share_of_all_clients",
         )],
     },
     Row {
@@ -285,7 +322,7 @@ pub const ROWS: &[Row] = &[
     Row {
         table: "neighbours (ARP and neighbour discovery)",
         bound: Source(HOST, "max_neighbours: "),
-        share: Words("entries in use are replaced last"),
+        share: Words("half for those that do not answer, which replace no neighbour in use, nor many that are known"),
         refusal: "the one unused for longest is replaced",
         counters: &["neighbours_evicted", "neighbours_refused"],
         tests: &[
@@ -307,7 +344,7 @@ pub const ROWS: &[Row] = &[
     Row {
         table: "TCP streams of a port",
         bound: Source(HOST, "max_streams: "),
-        share: Words("three quarters; a quarter of them half open"),
+        share: Words("three times as many as are free: three quarters if it is alone; a quarter of all half open"),
         refusal: "the SYN is dropped; the oldest half-open one gives way",
         counters: &["tcp_source_limited", "tcp_no_room", "tcp_half_open_evicted"],
         tests: &[

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use super::command::{CONNECT, PendingConnect, remote};
 use super::instance::{Nvmf, key_of, qpn_of};
 use super::queue::{Outgoing, Role};
-use super::staging::Purpose;
+use super::staging::{Piece, Purpose};
 
 impl Nvmf {
     /// A command on a queue without Connect. `capsule` is the entry and the data behind it.
@@ -18,7 +18,11 @@ impl Nvmf {
         let Some((sqe, data)) = Sqe::split(capsule) else {
             return self.fault(cx, qpn, format_args!("command capsule of {} bytes", capsule.len()));
         };
-        match first_command(sqe, data) {
+        let first = first_command(sqe, data);
+        if self.connects.contains_key(&qpn) && !matches!(first, FirstCommand::Refuse(_)) {
+            return self.fault(cx, qpn, format_args!("a second Connect before the first one is answered"));
+        }
+        match first {
             FirstCommand::Connect(data) => self.connect(cx, qpn, slot, sqe, data),
             FirstCommand::Refuse(response) => self.respond(cx, qpn, slot, response, None),
             FirstCommand::Fetch(buffer) => {
@@ -28,23 +32,19 @@ impl Nvmf {
                     return self.fault(cx, qpn, format_args!("no staging for the data of a Connect"));
                 };
                 let to = self.staging.sge(&piece, CONNECT_DATA_LEN as u32);
-                let pending = PendingConnect { slot, sqe: *sqe, piece };
-                if let Some(old) = self.connects.insert(qpn, pending) {
-                    // A second one before the first is answered.
-                    self.staging.free(old.piece);
-                }
+                self.connects.insert(qpn, PendingConnect { slot, sqe: *sqe });
                 let command = CONNECT | qpn.get() as usize;
-                self.push(cx, qpn, Outgoing::Fetch { command, to, from: remote(buffer) });
+                self.push(cx, qpn, Outgoing::Fetch { command, piece, to, from: remote(buffer) });
             }
         }
     }
 
     /// The data of a Connect have arrived.
-    pub(super) fn connect_fetched(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
-        let Some(PendingConnect { slot, sqe, piece, .. }) = self.connects.remove(&qpn) else { return };
+    pub(super) fn connect_fetched(&mut self, cx: &mut Context<'_>, qpn: Qpn, piece: Piece) {
         let mut bytes = [0; CONNECT_DATA_LEN];
         let read = piece.memory().read(0, &mut bytes);
         self.staging.free(piece);
+        let Some(PendingConnect { slot, sqe }) = self.connects.remove(&qpn) else { return };
         match ConnectData::ref_from_bytes(&bytes) {
             Ok(data) if read.is_ok() => self.connect(cx, qpn, slot, &sqe, data),
             _ => self.fault(cx, qpn, format_args!("the data of a Connect cannot be read")),

@@ -5,25 +5,41 @@ use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{DataLocation, HostBuffer, Sqe};
 use rxe_proto::Instant;
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr};
-use rxe_storage::NamespaceId;
+use rxe_storage::{Completion, NamespaceId};
 
 use super::namespaces::Namespace;
 use super::staging::Piece;
 use super::work::Work;
 
-/// The resource or event that a command waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Staging that a backend may read or write. It cannot be freed before the operation is complete.
+#[derive(Debug)]
+pub struct Lent(Option<Piece>);
+
+impl Lent {
+    /// The storage has begun an operation on a piece, if the command has one.
+    pub fn new(piece: Option<Piece>) -> Lent {
+        Lent(piece)
+    }
+
+    /// The operation is complete: the piece is the command's again.
+    pub fn returned(self, _completion: &Completion) -> Option<Piece> {
+        self.0
+    }
+}
+
+/// The state of a command: what it waits for, and where its staging is.
+#[derive(Debug)]
 pub enum Stage {
-    /// Room in the staging pool.
+    /// It waits for room in the staging pool.
     Room,
-    /// Room in its address's share of the staging pool.
+    /// It waits for room in its address's share of the staging pool.
     Share,
-    /// The host's data, by RDMA READ.
+    /// It waits for the host's data, by RDMA READ. Its queue has the staging.
     Fetch,
-    /// Room in the storage.
-    Submit,
-    /// The storage.
-    Storage,
+    /// Its data are complete: the next operation can be submitted, or waits for room in the storage.
+    Ready(Option<Piece>),
+    /// It waits for the storage, which may use the staging.
+    Storage(Lent),
 }
 
 /// A command in progress.
@@ -46,9 +62,7 @@ pub struct Command {
     pub from: DataLocation,
     /// Data that stay in the capsule.
     pub in_place: Option<Memory>,
-    /// Staging for its data.
-    pub piece: Option<Piece>,
-    /// The resource or event that the command waits for.
+    /// What it waits for.
     pub stage: Stage,
 }
 
@@ -60,14 +74,12 @@ impl Command {
     }
 }
 
-/// A Connect whose data are being fetched.
+/// A Connect whose data are being fetched: its queue has the staging.
 pub struct PendingConnect {
     /// The receive of the command.
     pub slot: u16,
     /// The command.
     pub sqe: Sqe,
-    /// Staging memory that receives the data.
-    pub piece: Piece,
 }
 
 /// Flag of the numbers of READs that fetch the data of a Connect; the queue pair is in the lower bits.

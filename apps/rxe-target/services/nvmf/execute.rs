@@ -5,9 +5,9 @@ use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{DataLocation, NSID_ALL, Response, Status, StatusCode};
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr, Sge};
 use rxe_service::Context;
-use rxe_storage::{Full, StorageError, Submitted};
+use rxe_storage::{Completion, Full, StorageError, Submitted};
 
-use super::command::{Command, Stage, remote};
+use super::command::{Command, Lent, Stage, remote};
 use super::instance::Nvmf;
 use super::namespaces::SubsystemView;
 use super::queue::{Outgoing, Role};
@@ -56,7 +56,6 @@ impl Nvmf {
             work,
             from,
             in_place,
-            piece: None,
             stage: Stage::Room,
         };
         let index = self.commands.insert(command);
@@ -76,11 +75,11 @@ impl Nvmf {
         let Some(command) = self.commands.get_mut(index) else { return };
         let Some(qpn) = command.queue else { return self.forget(index) };
         let room = command.work.room(command.in_place.is_some());
-        if room > 0 && command.piece.is_none() {
+        let piece = if room > 0 {
             let Some(client) = self.queues.get(&qpn).map(|queue| queue.client.ip()) else { return self.forget(index) };
-            let purpose = if command.stage == Stage::Share { Purpose::Waited } else { Purpose::Io };
+            let purpose = if matches!(command.stage, Stage::Share) { Purpose::Waited } else { Purpose::Io };
             match self.staging.allocate(client, room as usize, purpose) {
-                Ok(piece) => command.piece = Some(piece),
+                Ok(piece) => Some(piece),
                 Err(NoRoom::Pool) => {
                     command.stage = Stage::Room;
                     return self.waiting_for_room.push_back(index);
@@ -91,22 +90,28 @@ impl Nvmf {
                     return self.staging.wait(client, index, room as usize);
                 }
             }
-        }
+        } else {
+            None
+        };
         let (from, slot) = (command.from, command.slot);
         command.from = DataLocation::None;
-        match (from, &command.piece) {
+        match (from, piece) {
             (DataLocation::Host(buffer), Some(piece)) => {
                 command.stage = Stage::Fetch;
-                let to = self.staging.sge(piece, buffer.len.min(room));
-                let fetch = Outgoing::Fetch { command: index, to, from: remote(buffer) };
+                let to = self.staging.sge(&piece, buffer.len.min(room));
+                let fetch = Outgoing::Fetch { command: index, piece, to, from: remote(buffer) };
                 self.push(cx, qpn, fetch);
             }
             (DataLocation::Capsule { offset, len }, Some(piece)) => {
                 let to = piece.memory().clone();
+                command.stage = Stage::Ready(Some(piece));
                 let copied = self.capsule(qpn, slot, offset, len.min(room)).is_some_and(|from| self.copy(&from, &to));
                 if copied { self.execute(cx, index) } else { self.finish(cx, index, Err(StorageError::Memory)) }
             }
-            _ => self.execute(cx, index),
+            (_, piece) => {
+                command.stage = Stage::Ready(piece);
+                self.execute(cx, index);
+            }
         }
     }
 
@@ -117,9 +122,13 @@ impl Nvmf {
     }
 
     /// The data of a command have arrived.
-    pub(super) fn fetched(&mut self, cx: &mut Context<'_>, index: usize) {
-        if self.commands.get(index).is_some_and(|command| command.stage == Stage::Fetch) {
-            self.execute(cx, index);
+    pub(super) fn fetched(&mut self, cx: &mut Context<'_>, index: usize, piece: Piece) {
+        match self.commands.get_mut(index) {
+            Some(command) if matches!(command.stage, Stage::Fetch) => {
+                command.stage = Stage::Ready(Some(piece));
+                self.execute(cx, index);
+            }
+            _ => self.staging.free(piece),
         }
     }
 
@@ -130,7 +139,8 @@ impl Nvmf {
             if command.queue.is_none() {
                 return self.forget(index);
             }
-            let data = command.in_place.as_ref().or(command.piece.as_ref().map(Piece::memory));
+            let Stage::Ready(piece) = &mut command.stage else { return };
+            let data = command.in_place.as_ref().or(piece.as_ref().map(Piece::memory));
             if let Work::Ranges { count, deallocate } = command.work {
                 match ranges(data, count, command.view, &mut self.scratch) {
                     Ok(ranges) if deallocate => command.work = Work::Deallocate { ranges },
@@ -151,11 +161,10 @@ impl Nvmf {
                     return self.finish(cx, index, Err(error));
                 }
                 Some(Ok(Ok(Submitted::Pending))) => {
-                    command.stage = Stage::Storage;
+                    command.stage = Stage::Storage(Lent::new(piece.take()));
                     return;
                 }
                 Some(Ok(Err(Full))) => {
-                    command.stage = Stage::Submit;
                     self.waiting_for_storage.push_back(index);
                     return;
                 }
@@ -164,9 +173,17 @@ impl Nvmf {
     }
 
     /// The storage has completed an operation of a command.
-    pub(super) fn stored(&mut self, cx: &mut Context<'_>, index: usize, result: Result<(), StorageError>) {
+    pub(super) fn stored(&mut self, cx: &mut Context<'_>, completion: &Completion) {
+        let index = completion.token as usize;
         let Some(command) = self.commands.get_mut(index) else { return };
-        match result {
+        match std::mem::replace(&mut command.stage, Stage::Room) {
+            Stage::Storage(lent) => command.stage = Stage::Ready(lent.returned(completion)),
+            stage => {
+                command.stage = stage;
+                return;
+            }
+        }
+        match completion.result {
             Ok(()) => {
                 command.work.advance();
                 self.execute(cx, index);
@@ -177,8 +194,10 @@ impl Nvmf {
 
     fn finish(&mut self, cx: &mut Context<'_>, index: usize, result: Result<(), StorageError>) {
         let Some(command) = self.commands.get(index) else { return };
-        let status = match (result, &command.work, &command.piece) {
-            (Ok(()), Work::Compare { len, .. }, Some(piece)) if !self.is_equal(piece.memory(), *len as usize) => {
+        let status = match (result, &command.work, &command.stage) {
+            (Ok(()), Work::Compare { len, .. }, Stage::Ready(Some(piece)))
+                if !self.is_equal(piece.memory(), *len as usize) =>
+            {
                 Status::permanent(StatusCode::CompareFailure)
             }
             (Ok(()), ..) => Status::SUCCESS,
@@ -195,7 +214,12 @@ impl Nvmf {
 
     fn finish_with(&mut self, cx: &mut Context<'_>, index: usize, status: Status) {
         let Some(command) = self.commands.try_remove(index) else { return };
-        let Command { queue, slot, tag, namespace, arrived, work, piece, .. } = command;
+        let Command { queue, slot, tag, namespace, arrived, work, stage, .. } = command;
+        let piece = match stage {
+            Stage::Ready(piece) => piece,
+            // Not reached: a command that finishes has what it lent.
+            Stage::Room | Stage::Share | Stage::Fetch | Stage::Storage(_) => None,
+        };
         let Some(qpn) = queue else {
             if let Some(piece) = piece {
                 self.staging.free(piece);
@@ -248,7 +272,7 @@ impl Nvmf {
 
     /// Drops a command whose queue is gone.
     fn forget(&mut self, index: usize) {
-        if let Some(piece) = self.commands.try_remove(index).and_then(|command| command.piece) {
+        if let Some(Command { stage: Stage::Ready(Some(piece)), .. }) = self.commands.try_remove(index) {
             self.staging.free(piece);
         }
     }
@@ -258,7 +282,7 @@ impl Nvmf {
     pub(super) fn abandon(&mut self, index: usize) {
         let Some(command) = self.commands.get_mut(index) else { return };
         command.queue = None;
-        if command.stage == Stage::Fetch {
+        if matches!(command.stage, Stage::Fetch) {
             self.forget(index);
         }
     }

@@ -51,7 +51,9 @@ pub enum Outgoing {
     Fetch {
         /// The command.
         command: usize,
-        /// Staging.
+        /// Staging, which the queue has until the READ is complete or the queue pair is gone.
+        piece: Piece,
+        /// The part of the staging that is to be written.
         to: Sge,
         /// The host's memory.
         from: RemoteAddr,
@@ -77,6 +79,14 @@ struct Sent {
     piece: Option<Piece>,
 }
 
+/// A work request of the send queue, or several, that the host has acknowledged.
+pub enum Acknowledged {
+    /// The data of a command are in this piece.
+    Fetched(usize, Piece),
+    /// Responses, whose staging is free, if they had some.
+    Responses(Option<Piece>),
+}
+
 /// A queue of a host.
 pub struct Queue {
     /// The connection that carries the queue.
@@ -92,6 +102,9 @@ pub struct Queue {
     /// The commands in progress, by receive.
     commands: Vec<Option<usize>>,
     sent: VecDeque<Sent>,
+    /// The READs that are not complete, in the order in which they were posted. Nothing else has their staging, so it cannot be
+    /// freed before the queue pair has written it.
+    fetching: VecDeque<(usize, Piece)>,
     /// The responses since the last one that is signaled.
     unsignaled: Sent,
     /// What waits for room in the send queue, in order.
@@ -138,6 +151,7 @@ impl Queue {
             receives,
             commands,
             sent: VecDeque::new(),
+            fetching: VecDeque::new(),
             unsignaled: Sent::default(),
             backlog: VecDeque::new(),
             used: 0,
@@ -193,7 +207,8 @@ impl Queue {
     fn post(&mut self, cx: &mut Context<'_>, outgoing: Outgoing) -> Result<(), PostError> {
         let needed = work_requests(&outgoing);
         match outgoing {
-            Outgoing::Fetch { command, to, from } => {
+            Outgoing::Fetch { command, piece, to, from } => {
+                self.fetching.push_back((command, piece));
                 cx.device().post_send(self.qp, WorkRequest::read(&[to], from).wr_id(command as u64).signaled())?;
             }
             Outgoing::Respond { slot, data, response, piece } => {
@@ -237,19 +252,23 @@ impl Queue {
         }
     }
 
-    /// A work request of the send queue has completed. Returns the command whose data were fetched, and staging that is free.
-    pub fn sent(&mut self, cx: &mut Context<'_>, wr_id: u64) -> Result<(Option<usize>, Option<Piece>), PostError> {
-        let completed = if wr_id == WR_RESPONSE {
+    /// A work request of the send queue has completed.
+    pub fn sent(&mut self, cx: &mut Context<'_>, wr_id: u64) -> Result<Acknowledged, PostError> {
+        let acknowledged = if wr_id == WR_RESPONSE {
             let Sent { work_requests, responses, piece } = self.sent.pop_front().unwrap_or_default();
             self.used -= work_requests;
             self.acknowledged += responses;
-            (None, piece)
+            Acknowledged::Responses(piece)
         } else {
             self.used -= 1;
-            (Some(wr_id as usize), None)
+            match self.fetching.pop_front() {
+                Some((command, piece)) => Acknowledged::Fetched(command, piece),
+                // Not reached: a READ has staging.
+                None => Acknowledged::Responses(None),
+            }
         };
         self.drain(cx)?;
-        Ok(completed)
+        Ok(acknowledged)
     }
 
     /// Number of responses that it has been given.
@@ -262,13 +281,14 @@ impl Queue {
         self.acknowledged
     }
 
-    /// Gives back everything: receives and staging.
+    /// Gives back everything: receives and staging. The queue pair is gone, so that nothing writes or reads them any more.
     pub fn close(self) -> (Receives, impl Iterator<Item = Piece>) {
         let waiting = self.backlog.into_iter().filter_map(|outgoing| match outgoing {
             Outgoing::Respond { piece, .. } => piece,
-            Outgoing::Fetch { .. } => None,
+            Outgoing::Fetch { piece, .. } => Some(piece),
         });
-        (self.receives, self.sent.into_iter().filter_map(|sent| sent.piece).chain(waiting))
+        let fetching = self.fetching.into_iter().map(|(_, piece)| piece);
+        (self.receives, self.sent.into_iter().filter_map(|sent| sent.piece).chain(fetching).chain(waiting))
     }
 }
 

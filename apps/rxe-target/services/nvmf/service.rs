@@ -14,11 +14,10 @@ use rxe_proto::verbs::{Access, Qpn, QueuePair, Rc, WcOpcode, WcStatus, WorkCompl
 use rxe_proto::wire::PortId;
 use rxe_proto::wire::cm::RejReason;
 use rxe_service::{Accept, Context, Decision, EndReason, Outstanding, Service};
-use rxe_storage::Completion;
 
 use super::command::{CONNECT, remote};
 use super::instance::{Nvmf, count_read, key_of};
-use super::queue::{Outgoing, Queue, Role};
+use super::queue::{Acknowledged, Outgoing, Queue, Role};
 use super::receives::Receives;
 use super::staging::StagingPool;
 use crate::services::metrics::caller;
@@ -205,9 +204,7 @@ impl Service for Nvmf {
         for index in commands {
             self.abandon(index);
         }
-        if let Some(pending) = self.connects.remove(&qpn) {
-            self.staging.free(pending.piece);
-        }
+        self.connects.remove(&qpn);
         let (receives, pieces) = queue.close();
         for piece in pieces {
             self.staging.free(piece);
@@ -233,16 +230,12 @@ impl Service for Nvmf {
             return self.received(cx, wc.qpn, wc.wr_id as u16, wc.byte_len as usize);
         }
         match queue.sent(cx, wc.wr_id) {
-            Ok((fetched, piece)) => {
-                if let Some(piece) = piece {
-                    self.staging.free(piece);
-                }
-                match fetched {
-                    Some(number) if number & CONNECT != 0 => self.connect_fetched(cx, wc.qpn),
-                    Some(index) => self.fetched(cx, index),
-                    None => {}
-                }
+            Ok(Acknowledged::Fetched(number, piece)) if number & CONNECT != 0 => {
+                self.connect_fetched(cx, wc.qpn, piece);
             }
+            Ok(Acknowledged::Fetched(index, piece)) => self.fetched(cx, index, piece),
+            Ok(Acknowledged::Responses(Some(piece))) => self.staging.free(piece),
+            Ok(Acknowledged::Responses(None)) => {}
             Err(error) => self.post_failed(cx, wc.qpn, error),
         }
     }
@@ -275,8 +268,8 @@ impl Service for Nvmf {
             tracing::error!("nvmf: {error}");
         }
         // Those of the removal of a namespace are among them.
-        for Completion { token, result } in completed.drain(..) {
-            self.stored(cx, token as usize, result);
+        for completion in completed.drain(..) {
+            self.stored(cx, &completion);
         }
         completed.append(&mut self.completed);
         self.completed = completed;

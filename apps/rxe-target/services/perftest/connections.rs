@@ -14,7 +14,7 @@ use rxe_proto::wire::cm::{CmTransport, RejReason, SidrStatus};
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{PathMtu, Psn};
 use rxe_proto::{Duration, Instant};
-use rxe_service::{Accept, Context, DatagramDecision, Decision, EndReason, PeerPath};
+use rxe_service::{Accept, Charge, Context, DatagramDecision, Decision, EndReason, PeerPath, QpMap, Standing};
 
 use super::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
 use super::first_writer::FirstWriter;
@@ -30,6 +30,8 @@ use crate::services::out_of_band::{DatagramTo, datagram_qp};
 pub const CONNECTION: u64 = 1 << 49;
 /// Path requests with this bit are for datagrams, by the number of our queue pair.
 pub const DATAGRAM: u64 = 1 << 50;
+/// A datagram carries no more than the largest path MTU.
+const LONGEST_DATAGRAM: usize = PathMtu::Mtu4096.bytes();
 /// Interval of checks of a silent test connection: it may be ib_write_lat's.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -57,6 +59,7 @@ pub struct Connection {
     head: MemoryRegion,
     answers: Answerer,
     writer: Option<FirstWriter>,
+    charge: Charge,
 }
 
 /// A datagram queue pair of one client.
@@ -66,6 +69,17 @@ pub struct Datagrams {
     /// The client's queue pair, known from its first datagram.
     sender: Option<Qpn>,
     answers: Answerer,
+    /// Memory for datagrams alone: a SIDR request, whose address may be forged, costs little.
+    sink: Sink,
+    charge: Charge,
+}
+
+impl Datagrams {
+    /// A datagram has come: the client is there.
+    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        let proved = cx.ledger().prove(&mut self.charge).and_then(|()| self.sink.prove(cx));
+        proved.map_err(|refusal| refusal.to_string())
+    }
 }
 
 /// The memory behind all connections of one client on this worker.
@@ -81,7 +95,8 @@ impl Perftest {
             return Ok(());
         }
         let pd = self.pds.pop().unwrap_or_else(|| cx.device().alloc_pd());
-        let sink = Sink::take(cx, &mut self.sinks, pd, client, self.config.max_message);
+        let who = (client, Standing::Unproven);
+        let sink = Sink::take(cx, &self.account, pd, who, self.config.max_message);
         let sink = sink.inspect_err(|_| self.pds.push(pd))?;
         self.shared.insert(client, Shared { sink, users: 1 });
         Ok(())
@@ -93,7 +108,7 @@ impl Perftest {
         if shared.users == 0
             && let Some(shared) = self.shared.remove(&client)
         {
-            self.give_back(cx, client, &shared.sink);
+            self.pds.push(shared.sink.close(cx));
         }
     }
 
@@ -128,20 +143,33 @@ impl Perftest {
         let memory = cx.alloc_memory(MAX_INLINE).map_err(|error| error.to_string())?;
         let head = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
         let attr = cx.qp_attr().with_caps(CAPS);
+        let charge = match self.account.charge_qp(cx, client, CAPS, Standing::Unproven) {
+            Ok(charge) => charge,
+            Err(why) => {
+                let _ = cx.device().dereg_mr(&head);
+                return Err(why);
+            }
+        };
         let qp = match cx.device().create_qp_in_init::<Rc>(pd, attr, PEER_ACCESS) {
             Ok(qp) => qp,
             Err(error) => {
                 let _ = cx.device().dereg_mr(&head);
+                cx.ledger().release(charge);
                 return Err(refusals::no_queue_pair(error));
             }
         };
         cx.set_name(qp, NAME);
         let first = Sge { addr: head.addr(), length: MAX_INLINE as u32, lkey: head.lkey() };
         let answers = Answerer::new(cx, qp.into(), Psn::new(0), &[first, sink.receive()]);
-        let answers = answers.inspect_err(|_| {
-            let mut dev = cx.device();
-            let _ = (dev.destroy_qp(qp), dev.dereg_mr(&head));
-        })?;
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(why) => {
+                let mut dev = cx.device();
+                let _ = (dev.destroy_qp(qp), dev.dereg_mr(&head));
+                cx.ledger().release(charge);
+                return Err(why);
+            }
+        };
         let ours = Record {
             out_reads: u32::from(request.initiator_depth).clamp(1, RD_ATOMIC),
             qpn: qp.qpn(),
@@ -163,6 +191,7 @@ impl Perftest {
             head,
             answers,
             writer: None,
+            charge,
         };
         self.connections.insert(qp.qpn(), connection);
         Ok(qp)
@@ -175,6 +204,13 @@ impl Perftest {
             && !connection.spoken
         {
             connection.remote.1 = info.expected_psn;
+        }
+        let proved = cx.ledger().prove(&mut connection.charge);
+        let client = connection.client;
+        let shared = self.shared.get_mut(&client).map_or(Ok(()), |shared| shared.sink.prove(cx));
+        if let Err(refusal) = proved.and(shared) {
+            self.break_off(cx, qp, &refusal.to_string());
+            return;
         }
         // It may turn out to be silent.
         cx.set_timer(LOOK, self.tag | CONNECTION | u64::from(qp.get()));
@@ -202,9 +238,10 @@ impl Perftest {
         if let Role::Control(number) = connection.role {
             self.end(cx, number, "it disconnected");
         }
-        if let Some(writer) = &connection.writer {
-            self.close_writer(cx, connection.client, writer);
+        if let Some(writer) = connection.writer {
+            writer.close(cx);
         }
+        cx.ledger().release(connection.charge);
         let _ = cx.device().dereg_mr(&connection.head);
         connection.answers.close(&mut cx.device());
         self.unshare(cx, connection.client);
@@ -237,7 +274,10 @@ impl Perftest {
             WcOpcode::Recv => {
                 self.metrics.exchanges.inc();
                 datagrams.sender = wc.src_qpn.or(datagrams.sender);
-                datagrams.answers.received(cx, wc).and_then(|()| datagrams.answer(cx))
+                datagrams
+                    .prove(cx)
+                    .and_then(|()| datagrams.answers.received(cx, wc))
+                    .and_then(|()| datagrams.answer(cx))
             }
             _ => datagrams.answers.taken(cx, wc),
         };
@@ -322,7 +362,7 @@ impl Perftest {
                         let first = self.config.write_lat_size;
                         log_first_writer(connection.client, self.config.write_lat_after);
                         let writer =
-                            FirstWriter::start(cx, &mut self.sinks, connection.client, qp.into(), sink, remote, first);
+                            FirstWriter::start(cx, &self.account, connection.client, qp.into(), sink, remote, first);
                         writer.map(|writer| connection.writer = Some(writer))
                     }
                     _ => Ok(()),
@@ -346,12 +386,10 @@ impl Perftest {
     /// Handles a SIDR request.
     pub fn datagram_request(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> DatagramDecision {
         let client = request.path.peer.ip();
-        let opened = self
-            .share(cx, client)
-            .and_then(|()| self.open_datagrams(cx, client, request).inspect_err(|_| self.unshare(cx, client)));
-        match opened {
+        match self.open_datagrams(cx, client, request) {
             Ok(qp) => {
                 self.metrics.connections.inc();
+                self.relieve_datagrams(cx, qp.qpn());
                 cx.resolve_path(client, self.tag | DATAGRAM | u64::from(qp.qpn().get()));
                 DatagramDecision::Accept { qp: qp.into(), qkey: RDMA_UDP_QKEY, private_data: Vec::new() }
             }
@@ -368,16 +406,53 @@ impl Perftest {
         client: IpAddr,
         request: &SidrRequest,
     ) -> Result<QueuePair<Ud>, String> {
-        let Some(Shared { sink, .. }) = self.shared.get(&client) else { return Err("no memory".to_owned()) };
-        let port = request.path.port;
-        let qp = datagram_qp(cx, sink.pd, CAPS, port).map_err(refusals::no_queue_pair)?;
-        cx.set_name(qp, NAME);
-        let answers = Answerer::new(cx, qp.into(), Psn::new(0), &[sink.receive()]);
-        let answers = answers.inspect_err(|_| {
-            let _ = cx.device().destroy_qp(qp);
-        })?;
-        self.datagrams.insert(qp.qpn(), Datagrams { client, path: None, sender: None, answers });
-        Ok(qp)
+        let charge = self.account.charge_qp(cx, client, CAPS, Standing::Unproven)?;
+        let pd = self.pds.pop().unwrap_or_else(|| cx.device().alloc_pd());
+        let sink = match Sink::take(cx, &self.account, pd, (client, Standing::Unproven), LONGEST_DATAGRAM) {
+            Ok(sink) => sink,
+            Err(why) => {
+                self.pds.push(pd);
+                cx.ledger().release(charge);
+                return Err(why);
+            }
+        };
+        let created = datagram_qp(cx, pd, CAPS, request.path.port).map_err(refusals::no_queue_pair);
+        let opened = created.and_then(|qp| {
+            cx.set_name(qp, NAME);
+            let answers = Answerer::new(cx, qp.into(), Psn::new(0), &[sink.receive()]);
+            let answers = answers.inspect_err(|_| {
+                let _ = cx.device().destroy_qp(qp);
+            })?;
+            Ok((qp, answers))
+        });
+        match opened {
+            Ok((qp, answers)) => {
+                self.datagrams.insert(qp.qpn(), Datagrams { client, path: None, sender: None, answers, sink, charge });
+                Ok(qp)
+            }
+            Err(why) => {
+                self.pds.push(sink.close(cx));
+                cx.ledger().release(charge);
+                Err(why)
+            }
+        }
+    }
+
+    /// Closes the oldest datagram queue pair to which nothing has come, if such ones use most of what they may. `new` is the
+    /// newest one. The datagrams of a client that is there come right after its SIDR reply.
+    fn relieve_datagrams(&mut self, cx: &mut Context<'_>, new: Qpn) {
+        let silent = |datagrams: &QpMap<Datagrams>, qp| datagrams.get(&qp).is_some_and(|d| d.sender.is_none());
+        while self.unproven.front().is_some_and(|&qp| !silent(&self.datagrams, qp)) {
+            self.unproven.pop_front();
+        }
+        self.unproven.push_back(new);
+        if cx.is_crowded()
+            && self.unproven.len() > 1
+            && let Some(oldest) = self.unproven.pop_front()
+        {
+            self.metrics.evicted.inc();
+            self.close_datagrams(cx, oldest, "it made room");
+        }
     }
 
     /// Handles the resolved path for a queue pair's datagrams.
@@ -397,10 +472,10 @@ impl Perftest {
     fn close_datagrams(&mut self, cx: &mut Context<'_>, qp: Qpn, why: &str) {
         let Some(datagrams) = self.datagrams.remove(&qp) else { return };
         tracing::debug!(client = %datagrams.client, "perftest datagram queue pair closed: {why}");
-        let mut dev = cx.device();
-        datagrams.answers.close(&mut dev);
-        let _ = dev.destroy_qp(AnyQueuePair::from(qp));
-        self.unshare(cx, datagrams.client);
+        datagrams.answers.close(&mut cx.device());
+        let _ = cx.device().destroy_qp(AnyQueuePair::from(qp));
+        self.pds.push(datagrams.sink.close(cx));
+        cx.ledger().release(datagrams.charge);
     }
 
     /// Ends connections and datagram queue pairs that are idle for longer than the timeout.

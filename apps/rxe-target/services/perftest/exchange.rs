@@ -2,7 +2,7 @@
 //! reports, and creates a queue pair for each one that a record names.
 
 use rxe_proto::verbs::{Qpn, RemoteAddr};
-use rxe_service::{Context, PeerPath};
+use rxe_service::{Context, PeerPath, Standing};
 
 use super::Perftest;
 use super::client::{Channel, Client};
@@ -124,7 +124,8 @@ impl Perftest {
             Some(sink) => sink,
             none => {
                 let pd = self.pds.pop().unwrap_or_else(|| cx.device().alloc_pd());
-                let made = Sink::take(cx, &mut self.sinks, pd, client.from.ip(), self.config.max_message);
+                let made =
+                    Sink::take(cx, &self.account, pd, (client.from.ip(), Standing::Proven), self.config.max_message);
                 none.insert(made.inspect_err(|_| self.pds.push(pd))?)
             }
         };
@@ -139,7 +140,7 @@ impl Perftest {
             rd_atomic: client.out_reads as u8,
             remote: RemoteAddr { addr: record.vaddr, rkey: record.rkey },
         };
-        let test = TestQp::open(cx, number, sink, peer, client.qps.len())?;
+        let test = TestQp::open(cx, &self.account, (number, from), sink, peer, client.qps.len())?;
         let qpn = test.answers.qp.qpn();
         client.qps.insert(record.qpn, qpn);
         self.tests.insert(qpn, test);

@@ -8,10 +8,10 @@ use rxe_proto::verbs::{
 };
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
-use rxe_service::Context;
+use rxe_service::{Context, Lease, Standing};
 
+use super::account::Account;
 use super::refusals::{not_write_lat, unknown_write_lat_size};
-use super::sinks::Sinks;
 use super::test_qp::{PEER_ACCESS, Sink};
 use super::write_lat::{BLANK, Rally, Stroke, longer};
 use crate::services::out_of_band::Peer;
@@ -39,6 +39,7 @@ pub struct FirstWriter {
     qp: AnyQueuePair,
     /// Source of our WRITEs.
     source: MemoryRegion,
+    lease: Lease,
     remote: RemoteAddr,
     first: usize,
     stage: Stage,
@@ -49,27 +50,28 @@ pub struct FirstWriter {
 }
 
 impl FirstWriter {
-    /// Posts the first WRITE, of `first` bytes, for `client`. Its source is memory of the pool, to which
-    /// [`close`](FirstWriter::close) returns it.
+    /// Posts the first WRITE, of `first` bytes, for `client`. Its source is memory that
+    /// [`close`](FirstWriter::close) gives back.
     pub fn start(
         cx: &mut Context<'_>,
-        pool: &mut Sinks,
+        account: &Account,
         client: IpAddr,
         qp: AnyQueuePair,
         sink: &Sink,
         remote: RemoteAddr,
         first: usize,
     ) -> Result<FirstWriter, String> {
-        let memory = pool.take(cx, client)?;
-        let source = match cx.device().reg_mr(sink.pd, memory, Access::LOCAL_WRITE) {
+        // Its WRITEs show that it is there.
+        let lease = account.lend(cx, client, sink.region.len() as usize, Standing::Proven)?;
+        let source = match cx.device().reg_mr(sink.pd, lease.memory().clone(), Access::LOCAL_WRITE) {
             Ok(source) => source,
             Err(error) => {
-                pool.forget(client);
+                cx.take_back(lease);
                 return Err(error.to_string());
             }
         };
         let stage = Stage::Rc { since: cx.now() };
-        let mut writer = FirstWriter { qp, source, remote, first, stage, strokes: 0, is_exhausted: false };
+        let mut writer = FirstWriter { qp, source, lease, remote, first, stage, strokes: 0, is_exhausted: false };
         let target = sink.region.memory();
         let started = target
             .fill(0, target.len(), BLANK)
@@ -79,8 +81,7 @@ impl FirstWriter {
         match started {
             Ok(()) => Ok(writer),
             Err(error) => {
-                let _ = cx.device().dereg_mr(&writer.source);
-                pool.forget(client);
+                writer.close(cx);
                 Err(error)
             }
         }
@@ -202,9 +203,9 @@ impl FirstWriter {
         }
     }
 
-    /// Deregisters the source and returns its memory to the pool. Returns whether [`Sinks::clean`] is to be called.
-    pub fn close(&self, cx: &mut Context<'_>, pool: &mut Sinks, client: IpAddr) -> bool {
+    /// Deregisters the source and gives its memory back.
+    pub fn close(self, cx: &mut Context<'_>) {
         let _ = cx.device().dereg_mr(&self.source);
-        pool.put(client, self.source.memory().clone())
+        cx.take_back(self.lease);
     }
 }

@@ -5,6 +5,7 @@
 //! peer](rxe_proto::verbs::Device::detect_peer_type) and serves every test: there is memory for WRITEs, READs and atomics, and
 //! SENDs are [sent back](echo). Only ib_write_lat waits for its server to begin; it is recognized by its silence.
 
+mod account;
 mod client;
 mod connections;
 mod echo;
@@ -14,12 +15,11 @@ mod record;
 mod refusals;
 mod rendezvous;
 mod report;
-mod sinks;
 mod talk;
 mod test_qp;
 mod write_lat;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,12 +29,12 @@ use rxe_proto::verbs::{AsyncEvent, ProtectionDomain, QpErrorCause, Qpn, WcOpcode
 use rxe_proto::wire::PathMtu;
 use rxe_service::{Context, QpMap, StreamId};
 
+use self::account::Account;
 use self::client::{Channel, Client, RECORDS_OF_WRITE_LAT};
 use self::connections::{CONNECTION, Connection, Datagrams, Role, Shared};
 use self::first_writer::FirstWriter;
 pub use self::rendezvous::Rendezvous;
-use self::sinks::Sinks;
-use self::test_qp::{PAGE, Sink, TestQp};
+use self::test_qp::TestQp;
 use super::metrics::ServiceMetrics;
 use crate::config::PerftestConfig;
 
@@ -42,8 +42,6 @@ use crate::config::PerftestConfig;
 pub const NAME: &str = "perftest";
 /// Timers with this bit poll the memory of an ib_write_lat client; those without detect one by its silence.
 const POLL: u64 = 1 << 48;
-/// Timers with this bit zero memory that clients have used.
-const CLEAN: u64 = 1 << 51;
 /// The next iteration of the worker's loop.
 const NEXT_TURN: Duration = Duration::from_nanos(1);
 
@@ -54,13 +52,15 @@ pub struct Perftest {
     tag: u64,
     /// Unused protection domains.
     pds: Vec<ProtectionDomain>,
-    sinks: Sinks,
+    account: Account,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
     tests: QpMap<TestQp>,
     /// Connections and datagram queue pairs of clients that use the connection manager, and the memory behind those.
     connections: QpMap<Connection>,
     datagrams: QpMap<Datagrams>,
+    /// Datagram queue pairs to which nothing has come yet, the oldest first, and some that are gone.
+    unproven: VecDeque<Qpn>,
     shared: HashMap<IpAddr, Shared>,
     rendezvous: Arc<Rendezvous>,
     next: u64,
@@ -71,7 +71,8 @@ impl Perftest {
     /// Without clients. `tag` is a bit above our numbers; all workers share one `rendezvous`.
     pub fn new(config: PerftestConfig, tag: u64, rendezvous: Arc<Rendezvous>, metrics: ServiceMetrics) -> Perftest {
         Perftest {
-            sinks: Sinks::new(config.max_message + PAGE, config.budget),
+            account: Account::default(),
+            unproven: VecDeque::new(),
             config,
             tag,
             pds: Vec::new(),
@@ -85,6 +86,11 @@ impl Perftest {
             next: 0,
             metrics,
         }
+    }
+
+    /// Opens the account of the clients.
+    pub fn start(&mut self, cx: &mut Context<'_>) {
+        self.account = Account::open(cx, self.config.budget);
     }
 
     /// Handles a new stream that begins like perftest's.
@@ -122,12 +128,6 @@ impl Perftest {
         if token & CONNECTION != 0 {
             // The low 24 bits are the queue pair.
             self.look_at_connection(cx, Qpn::new(token as u32));
-            return;
-        }
-        if token & CLEAN != 0 {
-            if self.sinks.clean() {
-                cx.set_timer(NEXT_TURN, self.tag | CLEAN);
-            }
             return;
         }
         let number = token & !POLL;
@@ -171,7 +171,7 @@ impl Perftest {
             (true, 1) => {
                 log_first_writer(client.from, silence);
                 let (first, from) = (self.config.write_lat_size, client.from.ip());
-                match FirstWriter::start(cx, &mut self.sinks, from, qp, sink, remote, first) {
+                match FirstWriter::start(cx, &self.account, from, qp, sink, remote, first) {
                     Ok(writer) => {
                         client.writer = Some(writer);
                         cx.set_timer(NEXT_TURN, self.tag | POLL | number);
@@ -337,29 +337,14 @@ impl Perftest {
         }
         for qp in client.qps.values() {
             if let Some(test) = self.tests.remove(qp) {
-                test.close(&mut cx.device());
+                test.close(cx);
             }
         }
-        if let Some(writer) = &client.writer {
-            self.close_writer(cx, client.from.ip(), writer);
+        if let Some(writer) = client.writer {
+            writer.close(cx);
         }
         if let Some(sink) = client.sink {
-            self.give_back(cx, client.from.ip(), &sink);
-        }
-    }
-
-    fn close_writer(&mut self, cx: &mut Context<'_>, client: IpAddr, writer: &FirstWriter) {
-        if writer.close(cx, &mut self.sinks, client) {
-            cx.set_timer(NEXT_TURN, self.tag | CLEAN);
-        }
-    }
-
-    /// Returns the memory of a sink to the pool.
-    fn give_back(&mut self, cx: &mut Context<'_>, client: IpAddr, sink: &Sink) {
-        let _ = cx.device().dereg_mr(&sink.region);
-        self.pds.push(sink.pd);
-        if self.sinks.put(client, sink.region.memory().clone()) {
-            cx.set_timer(NEXT_TURN, self.tag | CLEAN);
+            self.pds.push(sink.close(cx));
         }
     }
 }

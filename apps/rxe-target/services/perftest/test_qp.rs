@@ -8,13 +8,13 @@ use rxe_proto::verbs::{
     RecvWr, Sge, WorkCompletion, WorkRequest,
 };
 use rxe_proto::wire::Psn;
-use rxe_service::Context;
+use rxe_service::{Charge, Context, Lease, Refusal, Standing};
 
 use super::NAME;
+use super::account::Account;
 use super::echo::{Echo, WINDOW};
 use super::refusals::no_queue_pair;
 use super::report::Meter;
-use super::sinks::Sinks;
 use crate::services::out_of_band::{DatagramTo, Peer, QKEY};
 
 /// Receives of a queue pair. Clients send up to 128 messages ahead; UC and UD lose messages that find no receive.
@@ -49,28 +49,41 @@ pub struct Sink {
     pub pd: ProtectionDomain,
     /// Key and bytes.
     pub region: MemoryRegion,
+    lease: Lease,
     /// The longest message.
     pub max_message: usize,
 }
 
 impl Sink {
-    /// A sink of `client` for messages of up to `max_message` bytes, of memory from the pool.
+    /// A sink of a client for messages of up to `max_message` bytes.
     pub fn take(
         cx: &mut Context<'_>,
-        pool: &mut Sinks,
+        account: &Account,
         pd: ProtectionDomain,
-        client: IpAddr,
+        (client, standing): (IpAddr, Standing),
         max_message: usize,
     ) -> Result<Sink, String> {
-        let memory = pool.take(cx, client)?;
+        let lease = account.lend(cx, client, max_message + PAGE, standing)?;
         let access = PEER_ACCESS | Access::LOCAL_WRITE;
-        match cx.device().reg_mr(pd, memory.clone(), access) {
-            Ok(region) => Ok(Sink { pd, region, max_message }),
+        match cx.device().reg_mr(pd, lease.memory().clone(), access) {
+            Ok(region) => Ok(Sink { pd, region, lease, max_message }),
             Err(error) => {
-                pool.put(client, memory);
+                cx.take_back(lease);
                 Err(error.to_string())
             }
         }
+    }
+
+    /// Its client has proved its address.
+    pub fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), Refusal> {
+        cx.prove(&mut self.lease)
+    }
+
+    /// Gives its memory back. Returns its protection domain.
+    pub fn close(self, cx: &mut Context<'_>) -> ProtectionDomain {
+        let _ = cx.device().dereg_mr(&self.region);
+        cx.take_back(self.lease);
+        self.pd
     }
 
     /// The first `length` bytes.
@@ -209,22 +222,39 @@ pub struct TestQp {
     pub psn: Psn,
     /// Our queue pair.
     pub answers: Answerer,
+    charge: Charge,
 }
 
 impl TestQp {
-    /// Creates a queue pair in RTS that detects the client's type, with receives posted. The client has `others`.
-    pub fn open(cx: &mut Context<'_>, client: u64, sink: &Sink, peer: Peer, others: usize) -> Result<TestQp, String> {
+    /// Creates a queue pair in RTS that detects the client's type, with receives posted. The client, whose number and address
+    /// are `client`, has `others`.
+    pub fn open(
+        cx: &mut Context<'_>,
+        account: &Account,
+        (client, address): (u64, IpAddr),
+        sink: &Sink,
+        peer: Peer,
+        others: usize,
+    ) -> Result<TestQp, String> {
         let receives = if others < MANY { RECEIVES } else { FEW_RECEIVES };
-        let attr = cx.qp_attr().with_caps(QpCaps { max_recv_wr: receives, ..CAPS });
-        let created = cx.device().create_qp_in_init::<Rc>(sink.pd, attr, PEER_ACCESS);
-        let qp = created.map_err(no_queue_pair)?;
+        let caps = QpCaps { max_recv_wr: receives, ..CAPS };
+        let charge = account.charge_qp(cx, address, caps, Standing::Proven)?;
+        let attr = cx.qp_attr().with_caps(caps);
+        let qp = match cx.device().create_qp_in_init::<Rc>(sink.pd, attr, PEER_ACCESS) {
+            Ok(qp) => qp,
+            Err(error) => {
+                cx.ledger().release(charge);
+                return Err(no_queue_pair(error));
+            }
+        };
         cx.set_name(qp, NAME);
         let psn = cx.random_psn();
         let opened = peer.open(&mut cx.device(), qp, psn).map_err(|error| error.to_string());
         let receive = [sink.receive()];
         match opened.and_then(|qp| Answerer::with_receives(cx, qp, peer.psn, &receive, receives)) {
-            Ok(answers) => Ok(TestQp { client, peer, psn, answers }),
+            Ok(answers) => Ok(TestQp { client, peer, psn, answers, charge }),
             Err(error) => {
+                cx.ledger().release(charge);
                 let _ = cx.device().destroy_qp(qp);
                 Err(error)
             }
@@ -252,10 +282,11 @@ impl TestQp {
     }
 
     /// Releases all its resources.
-    pub fn close(self, dev: &mut Device<'_>) {
+    pub fn close(self, cx: &mut Context<'_>) {
         let qp = self.answers.qp;
-        self.answers.close(dev);
-        let _ = dev.destroy_qp(qp);
+        self.answers.close(&mut cx.device());
+        let _ = cx.device().destroy_qp(qp);
+        cx.ledger().release(self.charge);
     }
 }
 

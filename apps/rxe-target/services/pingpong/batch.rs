@@ -6,7 +6,7 @@ use rxe_proto::verbs::{
 };
 use rxe_proto::wire::Psn;
 use rxe_proto::{Duration, Instant};
-use rxe_service::Context;
+use rxe_service::{Context, Lease};
 
 use crate::services::idle::SWEEP;
 use crate::services::out_of_band::{DatagramTo, Peer, QKEY, RETRIED};
@@ -24,6 +24,7 @@ const _: () = assert!(UNACKNOWLEDGED.as_nanos() + SWEEP.as_nanos() < RETRIED.as_
 /// Queue pairs that were created together, and their receives: each slot is one, and its message is sent back from there.
 pub struct Batch {
     pub region: MemoryRegion,
+    pub lease: Lease,
     /// Bytes of each slot.
     pub slot: usize,
     /// The budget had less than the client was to get.

@@ -15,12 +15,12 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use rxe_proto::verbs::{
-    Access, AnyQueuePair, AsyncEvent, Device, Memory, ProtectionDomain, QpCaps, QpErrorCause, Qpn, Rc, RecvWr,
-    RemoteAddr, SrqInitAttr, WcOpcode, WcStatus, WorkCompletion,
+    Access, AnyQueuePair, AsyncEvent, Device, ProtectionDomain, QpCaps, QpErrorCause, Qpn, Rc, RecvWr, RemoteAddr,
+    SrqInitAttr, WcOpcode, WcStatus, WorkCompletion,
 };
 use rxe_proto::wire::{Gid, PathMtu};
 use rxe_proto::{Duration, Instant};
-use rxe_service::{Context, PeerPath, QpMap, StreamId};
+use rxe_service::{Context, Lease, Ledger, PeerPath, QpMap, Shares, Standing, StreamId};
 
 use self::batch::{Batch, EchoQp, SLOTS};
 use self::budget::{Budget, slot_of, slots_in};
@@ -67,7 +67,8 @@ pub struct Pingpong {
     /// Marks our timers and path requests.
     tag: u64,
     pd: Option<ProtectionDomain>,
-    budget: Budget,
+    /// `None` before the start.
+    budget: Option<Budget>,
     clients: HashMap<u64, Client>,
     streams: HashMap<StreamId, u64>,
     qps: QpMap<EchoQp>,
@@ -79,8 +80,14 @@ impl Pingpong {
     /// Without clients. `tag` is a bit above our numbers.
     pub fn new(config: PingpongConfig, tag: u64, metrics: ServiceMetrics) -> Pingpong {
         let (clients, streams, qps) = (HashMap::new(), HashMap::new(), QpMap::default());
-        let budget = Budget::new(config.budget);
-        Pingpong { config, tag, pd: None, budget, clients, streams, qps, next: 0, metrics }
+        Pingpong { config, tag, pd: None, budget: None, clients, streams, qps, next: 0, metrics }
+    }
+
+    /// Opens the account of the clients.
+    pub fn start(&mut self, cx: &mut Context<'_>) {
+        let total = self.config.budget;
+        let id = cx.open_memory_budget("pingpong messages", total, Shares::HALF);
+        self.budget = Some(Budget { total, id });
     }
 
     /// Handles a new stream that begins like a pingpong's.
@@ -192,11 +199,18 @@ impl Pingpong {
         let wanted = self.config.memory / parts * slots;
         let from = self.clients.get(&number).map(|client| client.from.ip()).ok_or("it has left")?;
         let pd = *self.pd.get_or_insert_with(|| cx.device().alloc_pd());
-        let (memory, slot) = self.lend(cx, from, wanted, slots)?;
-        let region = cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-        self.budget.take(from, slots * slot);
+        let (lease, slot) = self.lend(cx, from, wanted, slots)?;
+        let memory = lease.memory();
+        let memory = memory.slice(0, slots * slot).unwrap_or_else(|| memory.clone());
+        let region = match cx.device().reg_mr(pd, memory, Access::LOCAL_WRITE) {
+            Ok(region) => region,
+            Err(error) => {
+                cx.take_back(lease);
+                return Err(error.to_string());
+            }
+        };
         let reduced = slot < slot_of(wanted, slots);
-        let mut batch = Batch { region, slot, reduced, srq: None, qps: Vec::with_capacity(used) };
+        let mut batch = Batch { region, lease, slot, reduced, srq: None, qps: Vec::with_capacity(used) };
         let answers = self.fill(cx, number, pd, &mut batch, path, lines);
         // Also after an error: the client's end frees the memory and destroys the queue pairs created so far.
         if let Some(client) = self.clients.get_mut(&number) {
@@ -212,19 +226,24 @@ impl Pingpong {
         client: IpAddr,
         wanted: usize,
         slots: usize,
-    ) -> Result<(Memory, usize), String> {
-        let mut offer = self.budget.offer(client, wanted, slots);
+    ) -> Result<(Lease, usize), String> {
+        let budget = self.budget.ok_or("the service has not started")?;
+        let mut offer = budget.offer(cx.ledger(), client, wanted, slots);
         if offer.as_ref().map_or(true, |bytes| *bytes < wanted) {
-            self.make_room(cx, |budget| budget.offer(client, wanted, slots).is_ok_and(|bytes| bytes >= wanted));
-            offer = self.budget.offer(client, wanted, slots);
+            let enough =
+                |ledger: &Ledger| budget.offer(ledger, client, wanted, slots).is_ok_and(|bytes| bytes >= wanted);
+            self.make_room(cx, enough);
+            offer = budget.offer(cx.ledger(), client, wanted, slots);
         }
         let offer = offer?;
-        let mut memory = slots_in(offer, slots, |len| cx.alloc_memory(len));
+        let mut memory = slots_in(offer, slots, |len| cx.lend(budget.id, client, len, Standing::Proven));
         if memory.as_ref().map_or(true, |(_, slot)| *slot < slot_of(offer, slots)) {
             // The adapter has less than the budget.
             self.make_room(cx, |_| false);
-            drop(memory);
-            memory = slots_in(offer, slots, |len| cx.alloc_memory(len));
+            if let Ok((less, _)) = memory {
+                cx.take_back(less);
+            }
+            memory = slots_in(offer, slots, |len| cx.lend(budget.id, client, len, Standing::Proven));
         }
         memory.map_err(|error| {
             format!("{error}: give the target more hugepages, or lower memory and budget of [service.pingpong]")
@@ -367,11 +386,11 @@ impl Pingpong {
     }
 
     /// Ends clients that have begun and are idle for a moment, the longest first, until there is enough: most have finished.
-    fn make_room(&mut self, cx: &mut Context<'_>, enough: impl Fn(&Budget) -> bool) {
+    fn make_room(&mut self, cx: &mut Context<'_>, enough: impl Fn(&Ledger) -> bool) {
         let mut quiet = self.quiet(cx.now(), SPARED);
         quiet.sort_unstable_by_key(|(_, idle)| std::cmp::Reverse(*idle));
         for (number, _) in quiet {
-            if enough(&self.budget) {
+            if enough(cx.ledger()) {
                 return;
             }
             if let Some(client) = self.clients.get(&number).filter(|client| client.talk.is_done()) {
@@ -424,6 +443,7 @@ impl Pingpong {
             self.streams.remove(&stream);
             cx.stream_close(stream);
         }
+        let mut leases = Vec::new();
         let mut dev = cx.device();
         for batch in client.batches {
             for qp in batch.qps {
@@ -434,8 +454,9 @@ impl Pingpong {
                 let _ = dev.destroy_srq(srq);
             }
             let _ = dev.dereg_mr(&batch.region);
-            self.budget.give_back(client.from.ip(), batch.region.len() as usize);
+            leases.push(batch.lease);
         }
+        leases.into_iter().for_each(|lease| cx.take_back(lease));
     }
 }
 

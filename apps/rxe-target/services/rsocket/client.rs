@@ -5,16 +5,17 @@ use std::net::SocketAddr;
 use rxe_proto::Duration;
 use rxe_proto::Instant;
 use rxe_proto::cm::ConnId;
-use rxe_proto::verbs::{Payload, PostError, QpCaps, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WorkRequest};
+use rxe_proto::verbs::{
+    Payload, PostError, ProtectionDomain, QpCaps, QueuePair, Rc, RecvWr, RemoteAddr, Sge, WorkRequest,
+};
 use rxe_proto::wire::Psn;
-use rxe_service::Context;
+use rxe_service::{BudgetId, Context, Refusal, Shares};
 
-use super::super::endpoint::Pool;
 use super::super::metrics::ServiceMetrics;
 use super::backlog::{Backlog, Store};
 use super::data::{BUFFER, Buffer, ConnData, Message};
 use super::mapped::{self, ENTRY, Entry};
-use super::resources::{ConnResources, HALF, Mapped, QUEUE, RING, SEND_RING, TABLE};
+use super::resources::{ConnResources, HALF, Mapped, MemoryError, QUEUE, RING, SEND_RING, TABLE};
 use super::stream::{Inbound, Nonsense, Outbound, SendRing};
 
 /// Receives for messages that are not counted: rsockets have four of them on the way at most.
@@ -37,21 +38,29 @@ pub const CAPS: QpCaps = QpCaps {
 const WR_CONTROL: u64 = 1 << 32;
 /// The number of the WRITE of a mapped buffer.
 const WR_MAPPED: u64 = 1 << 33;
-/// Limit on unread bytes of the clients of one worker.
-const STORE: usize = 256 << 20;
-/// Unused mapped buffers that are kept for later.
-const POOLED: usize = 16 << 20;
+/// Bytes of the connections of one worker.
+const CONNECTIONS: usize = 1 << 30;
+/// Bytes of the mapped buffers of one worker.
+const MAPPED: usize = 256 << 20;
+/// Unread bytes of the clients of one worker.
+const BACKLOG: usize = 256 << 20;
 
-/// Memory that the clients of one worker share.
+/// What the clients of one worker share.
 pub struct Reserves {
+    /// Memory of connections.
+    pub connections: BudgetId,
+    mapped: BudgetId,
     store: Store,
-    pool: Pool,
 }
 
 impl Reserves {
     /// Nothing is taken yet.
-    pub fn new() -> Reserves {
-        Reserves { store: Store::new(STORE), pool: Pool::new(POOLED) }
+    pub fn new(cx: &mut Context<'_>) -> Reserves {
+        Reserves {
+            connections: cx.open_memory_budget("rsocket connections", CONNECTIONS, Shares::HALF),
+            mapped: cx.open_memory_budget("rsocket mapped buffers", MAPPED, Shares::HALF),
+            store: Store::new(cx.open_budget("rsocket unread bytes", BACKLOG, Shares::HALF)),
+        }
     }
 }
 
@@ -77,7 +86,7 @@ pub struct Client {
     /// Our mapped buffer is on the way.
     returning: bool,
     /// We may send.
-    pub up: bool,
+    up: bool,
     /// The client sends no more: `Some(false)` until we have said that we do not either.
     closed: Option<bool>,
     /// The connection is to end.
@@ -94,7 +103,9 @@ pub enum Fault {
     /// A work request that the queue pair did not take.
     Post(PostError),
     /// No memory for a mapped buffer.
-    Memory(String),
+    Memory(MemoryError),
+    /// Its address has its share of memory.
+    Share(Refusal),
 }
 
 impl From<Nonsense> for Fault {
@@ -140,13 +151,19 @@ impl Client {
         }
     }
 
-    /// Releases its resources, except the queue pair, which the runtime destroys.
-    pub fn close(mut self, cx: &mut Context<'_>, reserves: &mut Reserves) -> ConnResources {
-        self.backlog.clear(&mut reserves.store);
+    /// Releases its resources, except the queue pair, which the runtime destroys. Returns its protection domain.
+    pub fn close(mut self, cx: &mut Context<'_>, reserves: &mut Reserves) -> ProtectionDomain {
+        self.backlog.clear(&mut reserves.store, cx.ledger());
         if let Some(mapped) = self.mapped {
-            mapped.close(cx, &mut reserves.pool);
+            mapped.close(cx);
         }
-        self.resources
+        self.resources.close(cx)
+    }
+
+    /// The client has confirmed its connection.
+    pub fn confirmed(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
+        self.up = true;
+        self.resources.prove(cx).map_err(Fault::Share)
     }
 
     /// Whether the client has mapped a buffer.
@@ -193,16 +210,17 @@ impl Client {
     }
 
     /// Maps a buffer for the client that wants one. What comes behind in the stream waits for that.
-    fn answer_map(&mut self, cx: &mut Context<'_>, pool: &mut Pool) -> Result<(), Fault> {
+    fn answer_map(&mut self, cx: &mut Context<'_>, budget: BudgetId) -> Result<(), Fault> {
         let Some(peer) = self.wanted else { return Ok(()) };
         if self.returning || self.sending.0 == MAX_DATA || !self.outbound.open() {
             return Ok(());
         }
         self.wanted = None;
         if let Some(old) = self.mapped.take() {
-            old.close(cx, pool);
+            old.close(cx);
         }
-        let mapped = Mapped::new(cx, pool, self.resources.pd, peer).map_err(Fault::Memory)?;
+        let client = self.from.ip();
+        let mapped = Mapped::new(cx, budget, client, self.resources.pd, peer).map_err(Fault::Memory)?;
         let bytes = mapped.entry().write(self.peer.big_endian);
         self.mapped = Some(mapped);
         let list = self.peer.list;
@@ -251,19 +269,19 @@ impl Client {
         reserves: &mut Reserves,
         metrics: &ServiceMetrics,
     ) -> Result<(), Fault> {
-        let Reserves { store, pool } = reserves;
+        let Reserves { store, mapped, .. } = reserves;
         if !self.up || self.ending || self.closed == Some(true) {
             return Ok(());
         }
         loop {
-            self.take_in(store, metrics);
+            self.take_in(cx, store, metrics);
             while self.sending.1 < MAX_CONTROL
                 && let Some(grant) = self.inbound.grant()
             {
                 let entry = grant.half.map(|(offset, entry)| (self.peer.entry(entry), self.resources.half(offset)));
                 self.control(cx, Message::Credits(grant.credits), entry)?;
             }
-            self.answer_map(cx, pool)?;
+            self.answer_map(cx, *mapped)?;
             if self.wanted.is_some() || !self.send_back(cx, store, metrics)? {
                 break;
             }
@@ -276,13 +294,13 @@ impl Client {
     }
 
     /// From the ring into the backlog.
-    fn take_in(&mut self, store: &mut Store, metrics: &ServiceMetrics) {
+    fn take_in(&mut self, cx: &mut Context<'_>, store: &mut Store, metrics: &ServiceMetrics) {
         loop {
             let (offset, length) = self.inbound.unread();
             if length == 0 {
                 return;
             }
-            let Some(room) = self.backlog.room(store) else {
+            let Some(room) = self.backlog.room(store, cx.ledger(), self.from.ip()) else {
                 metrics.backlog_full.inc();
                 return;
             };
@@ -317,7 +335,7 @@ impl Client {
             let sges = [sge];
             let wr = WorkRequest::write_with_imm(&sges, remote, Message::Data(length).imm());
             cx.device().post_send(self.qp, wr.wr_id(length.into()).signaled())?;
-            self.backlog.taken(length as usize, store);
+            self.backlog.taken(length as usize, store, cx.ledger());
             self.sending.0 += 1;
             metrics.exchanges.inc();
             any = true;

@@ -10,9 +10,11 @@ mod data;
 mod mapped;
 mod resources;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use rxe_proto::cm::{ConnId, ConnectRequest};
-use rxe_proto::verbs::{Access, Qpn, QueuePair, Rc, RecvWr, WcOpcode, WcStatus, WorkCompletion};
+use rxe_proto::verbs::{Access, ProtectionDomain, Qpn, QueuePair, Rc, RecvWr, WcOpcode, WcStatus, WorkCompletion};
 use rxe_proto::wire::cm::RejReason;
 use rxe_proto::{Duration, Instant};
 use rxe_service::{Accept, Context, Decision, EndReason, Listen, QpMap, Service};
@@ -41,8 +43,10 @@ const HOT: Duration = Duration::from_millis(50);
 /// The service on one lcore.
 struct Rsocket {
     clients: QpMap<Client>,
-    unused: Vec<ConnResources>,
-    reserves: Reserves,
+    /// Protection domains without a queue pair.
+    pds: Vec<ProtectionDomain>,
+    /// `None` before the start.
+    reserves: Option<Reserves>,
     /// Whether the timer that looks into mapped buffers runs, and when one had changed last.
     looking: bool,
     changed: Instant,
@@ -53,8 +57,8 @@ struct Rsocket {
 
 impl Rsocket {
     fn new(idle_timeout: Duration, metrics: ServiceMetrics) -> Rsocket {
-        let (clients, unused, reserves) = (QpMap::default(), Vec::new(), Reserves::new());
-        Rsocket { clients, unused, reserves, looking: false, changed: Instant::ZERO, idle_timeout, metrics }
+        let (clients, pds, reserves) = (QpMap::default(), Vec::new(), None);
+        Rsocket { clients, pds, reserves, looking: false, changed: Instant::ZERO, idle_timeout, metrics }
     }
 
     /// A queue pair with receives posted, and the memory behind it; or the refusal to send.
@@ -66,25 +70,30 @@ impl Rsocket {
         let now = cx.now();
         let refuse =
             |reason, what, error: String| self.metrics.reject(now, request, reason, format_args!("no {what}: {error}"));
-        let resources = match self.unused.pop() {
-            Some(resources) => resources,
-            None => ConnResources::new(cx).map_err(|error| refuse(RejReason::NoResources, "memory", error))?,
+        let Some(reserves) = &self.reserves else {
+            return Err(refuse(RejReason::NoResources, "memory", "the service has not started".to_owned()));
         };
-        // A client must not see the bytes of the one before.
-        let shared = resources.shared.memory();
-        let _ = shared.fill(0, shared.len(), 0);
+        let (budget, client) = (reserves.connections, caller(request).ip());
+        let pd = self.pds.pop().unwrap_or_else(|| cx.device().alloc_pd());
+        let resources = match ConnResources::new(cx, budget, client, pd) {
+            Ok(resources) => resources,
+            Err(error) => {
+                self.pds.push(pd);
+                return Err(refuse(RejReason::NoResources, "memory", error.to_string()));
+            }
+        };
         let attr = cx.qp_attr().with_caps(CAPS);
         let qp = match cx.device().create_qp_in_init(resources.pd, attr, Access::REMOTE_WRITE) {
             Ok(qp) => qp,
             Err(error) => {
-                self.unused.push(resources);
+                self.pds.push(resources.close(cx));
                 return Err(refuse(RejReason::NoQp, "queue pair", error.to_string()));
             }
         };
         for _ in 0..CAPS.max_recv_wr {
             if let Err(error) = cx.device().post_recv(qp, RecvWr { wr_id: 0, sges: &[] }) {
                 let _ = cx.device().destroy_qp(qp);
-                self.unused.push(resources);
+                self.pds.push(resources.close(cx));
                 return Err(refuse(RejReason::NoResources, "receive queue", error.to_string()));
             }
         }
@@ -121,6 +130,7 @@ impl Rsocket {
             Fault::Nonsense(Nonsense(what)) => metrics.nonsense(cx.now(), client.from, what),
             Fault::Memory(error) => metrics.no_buffer(cx.now(), client.from, "what it maps", error),
             Fault::Post(error) => metrics.fail(cx.now(), client.from, error),
+            Fault::Share(refusal) => metrics.no_buffer(cx.now(), client.from, "its connection", refusal),
         }
         cx.disconnect(client.conn);
     }
@@ -128,6 +138,7 @@ impl Rsocket {
 
 impl Service for Rsocket {
     fn start(&mut self, cx: &mut Context<'_>) {
+        self.reserves = Some(Reserves::new(cx));
         cx.set_timer(SWEEP, SWEEP_TOKEN);
     }
 
@@ -151,21 +162,22 @@ impl Service for Rsocket {
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn) {
-        let Some(client) = self.clients.get_mut(&qp) else { return };
-        client.up = true;
-        if let Err(fault) = client.pump(cx, &mut self.reserves, &self.metrics) {
+        let (Some(client), Some(reserves)) = (self.clients.get_mut(&qp), &mut self.reserves) else { return };
+        let confirmed = client.confirmed(cx);
+        if let Err(fault) = confirmed.and_then(|()| client.pump(cx, reserves, &self.metrics)) {
             Rsocket::end(cx, client, &self.metrics, fault);
         }
     }
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, reason: EndReason) {
-        let Some(client) = self.clients.remove(&qp) else { return };
+        let (Some(client), Some(reserves)) = (self.clients.remove(&qp), &mut self.reserves) else { return };
         self.metrics.gone(cx.now(), client.from, reason);
-        self.unused.push(client.close(cx, &mut self.reserves));
+        // The queue pair is destroyed next.
+        self.pds.push(client.close(cx, reserves));
     }
 
     fn completion(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion) {
-        let Some(client) = self.clients.get_mut(&wc.qpn) else { return };
+        let (Some(client), Some(reserves)) = (self.clients.get_mut(&wc.qpn), &mut self.reserves) else { return };
         if wc.status != WcStatus::Success {
             // The queue pair is in error, and the runtime ends the connection.
             tracing::debug!(qp = %wc.qpn, status = %wc.status, "rsocket work request failed");
@@ -179,7 +191,7 @@ impl Service for Rsocket {
                 Ok(())
             }
         };
-        if let Err(fault) = done.and_then(|()| client.pump(cx, &mut self.reserves, &self.metrics)) {
+        if let Err(fault) = done.and_then(|()| client.pump(cx, reserves, &self.metrics)) {
             Rsocket::end(cx, client, &self.metrics, fault);
         }
         if client.maps() && !self.looking {
@@ -195,12 +207,13 @@ impl Service for Rsocket {
             return;
         }
         cx.set_timer(SWEEP, SWEEP_TOKEN);
+        let Some(reserves) = &mut self.reserves else { return };
         for client in self.clients.values_mut() {
             if client.silence(cx) >= self.idle_timeout && !client.ending {
                 client.ending = true;
                 self.metrics.give_up(cx.now(), client.from, self.idle_timeout);
                 cx.disconnect(client.conn);
-            } else if let Err(fault) = client.pump(cx, &mut self.reserves, &self.metrics) {
+            } else if let Err(fault) = client.pump(cx, reserves, &self.metrics) {
                 // Others may have given back memory that it waits for.
                 Rsocket::end(cx, client, &self.metrics, fault);
             }

@@ -1,11 +1,13 @@
 //! The memory of a client: a region that it may write, one that only we touch, and the buffer that it has mapped.
 
-use rxe_proto::verbs::{Access, Memory, MemoryRegion, ProtectionDomain, RemoteAddr};
-use rxe_service::Context;
+use std::net::IpAddr;
 
-use super::super::endpoint::Pool;
+use rxe_proto::verbs::{Access, Memory, MemoryRegion, ProtectionDomain, RemoteAddr};
+use rxe_service::{BudgetId, Context, Lease, LendError, Refusal, Standing};
+
 use super::data::{BUFFER, Buffer, ConnData, ENTRIES};
 use super::mapped::{ENTRY, Entry, Markers, NOTHING_YET};
+use rxe_proto::mem::RegisterError;
 
 /// Messages that a client may be ahead.
 pub const QUEUE: u16 = 256;
@@ -15,10 +17,23 @@ pub const HALF: u32 = 128 << 10;
 pub const TABLE: usize = ENTRIES as usize * BUFFER;
 /// Offset of the ring, behind both.
 pub const RING: usize = 64;
+/// Length of the region that a client may write.
+const SHARED: usize = RING + 2 * HALF as usize;
 /// Memory for what was sent and is not acknowledged.
 pub const SEND_RING: u32 = 256 << 10;
 
-/// A protection domain and the memory of one connection. Outlives connections: the next one takes it over.
+/// Why a client gets no memory.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// Its account does not admit it, or there is none.
+    #[error("{0}")]
+    Lend(LendError),
+    /// The key table takes no more.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+}
+
+/// The memory of one connection, in a protection domain of its own.
 pub struct ConnResources {
     /// Protection domain of the memory and of the connection's queue pair.
     pub pd: ProtectionDomain,
@@ -26,28 +41,64 @@ pub struct ConnResources {
     pub shared: MemoryRegion,
     /// Memory that only we access.
     pub own: MemoryRegion,
+    /// The memory of both.
+    lease: Lease,
 }
 
 impl ConnResources {
-    /// Fresh memory.
-    pub fn new(cx: &mut Context<'_>) -> Result<ConnResources, String> {
-        let shared = cx.alloc_memory(RING + 2 * HALF as usize).map_err(|error| error.to_string())?;
-        let own = cx.alloc_memory(SEND_RING as usize).map_err(|error| error.to_string())?;
-        let pd = cx.device().alloc_pd();
-        match cx.device().reg_mr(pd, shared, Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
-            Ok(shared) => match cx.device().reg_mr(pd, own, Access::LOCAL_WRITE) {
-                Ok(own) => Ok(ConnResources { pd, shared, own }),
-                Err(error) => {
-                    let _ = cx.device().dereg_mr(&shared);
-                    let _ = cx.device().dealloc_pd(pd);
-                    Err(error.to_string())
-                }
-            },
+    /// Memory for a client that has not confirmed its connection yet, in the domain `pd`.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn new(
+        cx: &mut Context<'_>,
+        budget: BudgetId,
+        client: IpAddr,
+        pd: ProtectionDomain,
+    ) -> Result<ConnResources, MemoryError> {
+        let lease = cx.lend(budget, client, SHARED + SEND_RING as usize, Standing::Unproven);
+        let lease = lease.map_err(MemoryError::Lend)?;
+        let registered = ConnResources::register(cx, pd, lease.memory());
+        match registered {
+            Ok((shared, own)) => Ok(ConnResources { pd, shared, own, lease }),
             Err(error) => {
-                let _ = cx.device().dealloc_pd(pd);
-                Err(error.to_string())
+                cx.take_back(lease);
+                Err(error.into())
             }
         }
+    }
+
+    fn register(
+        cx: &mut Context<'_>,
+        pd: ProtectionDomain,
+        memory: &Memory,
+    ) -> Result<(MemoryRegion, MemoryRegion), RegisterError> {
+        // Both parts are inside, as the memory has the length of both.
+        let part = |offset, len| memory.slice(offset, len).unwrap_or_else(|| memory.clone());
+        let shared = cx.device().reg_mr(pd, part(0, SHARED), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        match cx.device().reg_mr(pd, part(SHARED, SEND_RING as usize), Access::LOCAL_WRITE) {
+            Ok(own) => Ok((shared, own)),
+            Err(error) => {
+                let _ = cx.device().dereg_mr(&shared);
+                Err(error)
+            }
+        }
+    }
+
+    /// The client has confirmed its connection: its memory is charged to its address.
+    ///
+    /// # Errors
+    /// The address has its share.
+    pub fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), Refusal> {
+        cx.prove(&mut self.lease)
+    }
+
+    /// Gives the memory back. Returns the protection domain, which is free when the queue pair is destroyed.
+    pub fn close(self, cx: &mut Context<'_>) -> ProtectionDomain {
+        // No window is bound to them.
+        let _ = (cx.device().dereg_mr(&self.shared), cx.device().dereg_mr(&self.own));
+        cx.take_back(self.lease);
+        self.pd
     }
 
     /// Our connection data for the client.
@@ -89,8 +140,7 @@ impl ConnResources {
 
 /// A buffer that the client has mapped, and the client's buffer that it is paired with.
 pub struct Mapped {
-    /// As it came from the pool.
-    memory: Memory,
+    lease: Lease,
     /// The part that the client may write.
     pub region: MemoryRegion,
     /// The client's.
@@ -100,26 +150,31 @@ pub struct Mapped {
 
 impl Mapped {
     /// A buffer as long as the client's.
-    pub fn new(cx: &mut Context<'_>, pool: &mut Pool, pd: ProtectionDomain, peer: Entry) -> Result<Mapped, String> {
+    pub fn new(
+        cx: &mut Context<'_>,
+        budget: BudgetId,
+        client: IpAddr,
+        pd: ProtectionDomain,
+        peer: Entry,
+    ) -> Result<Mapped, MemoryError> {
         let length = peer.buffer.length as usize;
-        let memory = pool.take(length, |size| cx.alloc_memory(size)).map_err(|error| error.to_string())?;
-        // A client must not see the bytes of the one before.
-        let _ = memory.fill(0, memory.len(), 0);
+        let lease = cx.lend(budget, client, length, Standing::Proven).map_err(MemoryError::Lend)?;
+        let memory = lease.memory();
         let _ = memory.write(length.saturating_sub(1), &[NOTHING_YET]);
         let part = memory.slice(0, length).unwrap_or_else(|| memory.clone());
         match cx.device().reg_mr(pd, part, Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
-            Ok(region) => Ok(Mapped { memory, region, peer, markers: Markers::default() }),
+            Ok(region) => Ok(Mapped { lease, region, peer, markers: Markers::default() }),
             Err(error) => {
-                pool.give(memory);
-                Err(error.to_string())
+                cx.take_back(lease);
+                Err(error.into())
             }
         }
     }
 
-    /// Takes it back.
-    pub fn close(self, cx: &mut Context<'_>, pool: &mut Pool) {
+    /// Gives it back.
+    pub fn close(self, cx: &mut Context<'_>) {
         let _ = cx.device().dereg_mr(&self.region);
-        pool.give(self.memory);
+        cx.take_back(self.lease);
     }
 
     /// The client's entry for it.

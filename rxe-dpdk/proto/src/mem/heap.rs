@@ -44,6 +44,11 @@ pub trait Allocator: Send + Sync {
     ///
     /// [`AllocError`] when there is no room.
     fn allocate(&self, len: usize) -> Result<Memory, AllocError>;
+
+    /// About how many bytes there are for all calls; `usize::MAX` where that is not known.
+    fn capacity(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// Memory from the process' heap: for tests, tools and small control structures.

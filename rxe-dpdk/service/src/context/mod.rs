@@ -2,6 +2,7 @@
 
 pub(crate) mod accounting;
 mod instances;
+pub(crate) mod lease;
 mod outbound;
 
 use rxe_proto::cm::ConnId;
@@ -13,9 +14,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::mpsc::Sender;
 
+use crate::ledger::{BudgetId, Ledger};
 use crate::local_port::LocalPort;
 use crate::messages::{InstanceMessage, StreamId, ToControl, ToWorker};
 use crate::regions::NamedRegion;
+use crate::reserve::Reserve;
 use crate::seeds::Seeds;
 use accounting::Accounting;
 
@@ -56,6 +59,10 @@ pub struct Context<'a> {
     /// Source of starting PSNs.
     pub(crate) psns: &'a mut Seeds,
     pub(crate) allocator: &'a dyn Allocator,
+    pub(crate) ledger: &'a mut Ledger,
+    /// The worker's budget of bytes.
+    pub(crate) memory_budget: BudgetId,
+    pub(crate) reserve: &'a mut Reserve,
     pub(crate) regions: &'a [NamedRegion],
     pub(crate) timers: &'a mut ServiceTimers,
     /// The mailboxes of all workers.
@@ -129,7 +136,8 @@ impl Context<'_> {
         self.psns.psn()
     }
 
-    /// `len` zeroed bytes for regions, on hugepages where the adapter has them.
+    /// `len` zeroed bytes for regions of the service itself, on hugepages where the adapter has them. What a client takes
+    /// is [lent](Context::lend).
     pub fn alloc_memory(&mut self, len: usize) -> Result<Memory, AllocError> {
         self.allocator.allocate(len)
     }

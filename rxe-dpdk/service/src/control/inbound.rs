@@ -31,6 +31,13 @@ const MAX_WAITING: usize = 256;
 /// Most of them from one address.
 const MAX_WAITING_PER_PEER: usize = MAX_WAITING / 4;
 
+/// How long a request has its place for sure: a host that is there answers within a round trip. Later it gives way to a new one, so
+/// that requests from addresses that nobody has keep nobody out for long.
+const ANSWER_TIME: Duration = Duration::from_millis(20);
+
+/// Most waiting requests looked at per poll.
+const RETRIES_PER_POLL: usize = 32;
+
 /// Most requests that wait for the check of an older connection.
 const MAX_CHECKS: usize = 64;
 
@@ -50,6 +57,8 @@ const DRAINING: &[u8] = b"the target is ending, and takes no new clients";
 struct Arrival {
     service: usize,
     request: Box<ConnectRequest>,
+    /// When it came.
+    since: Instant,
 }
 
 /// A request that waits for workers to check connections that it would replace.
@@ -69,10 +78,24 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Whether a request of `peer` may wait for a MAC.
-    fn may_wait(&self, peer: Gid) -> bool {
-        let of_peer = self.waiting.iter().filter(|arrival| arrival.request.peer_gid == peer).count();
-        self.waiting.len() < MAX_WAITING && of_peer < MAX_WAITING_PER_PEER
+    /// Makes `arrival` wait for a MAC. Returns the request that does not wait: an older one, or `arrival` itself.
+    fn wait(&mut self, now: Instant, arrival: Arrival) -> Option<Arrival> {
+        self.next_retry.get_or_insert(now + RETRY_INTERVAL);
+        let of_peer = self.waiting.iter().filter(|other| other.request.peer_gid == arrival.request.peer_gid).count();
+        if of_peer >= MAX_WAITING_PER_PEER {
+            return Some(arrival);
+        }
+        let mut replaced = None;
+        if self.waiting.len() >= MAX_WAITING {
+            let oldest = (0..self.waiting.len()).min_by_key(|&index| self.waiting[index].since);
+            let oldest = oldest.filter(|&index| now.saturating_since(self.waiting[index].since) >= ANSWER_TIME);
+            replaced = oldest.and_then(|index| self.waiting.remove(index));
+            if replaced.is_none() {
+                return Some(arrival);
+            }
+        }
+        self.waiting.push_back(arrival);
+        replaced
     }
 
     /// Whether a request of `peer` may wait for the check of an older connection.
@@ -116,7 +139,7 @@ impl<H: IpHost> Control<H> {
         if let Some(port) = self.ports.get_mut(usize::from(request.path.port.0)) {
             port.host.note_peer(now, request.peer_gid.ip());
         }
-        self.arrive(now, Arrival { service, request });
+        self.arrive(now, Arrival { service, request, since: now });
     }
 
     /// Hands a SIDR request to the service that listens on its port.
@@ -165,14 +188,12 @@ impl<H: IpHost> Control<H> {
                 let _ = self.cm.set_peer_mac(conn, mac);
                 self.check_replaced(now, arrival, path);
             }
-            Resolution::Pending if self.inbound.may_wait(arrival.request.peer_gid) => {
-                self.inbound.waiting.push_back(arrival);
-                self.inbound.next_retry.get_or_insert(now + RETRY_INTERVAL);
-            }
-            // The peer retransmits its REQ.
             Resolution::Pending => {
-                self.stats.connect_waiting_full.inc();
-                self.discard(now, &arrival, "too many others wait for their MAC address to be found");
+                if let Some(replaced) = self.inbound.wait(now, arrival) {
+                    // The peer retransmits its REQ.
+                    self.stats.connect_waiting_full.inc();
+                    self.discard(now, &replaced, "too many others wait for their MAC address to be found");
+                }
             }
             Resolution::Unreachable => {
                 self.stats.connect_unresolved.inc();
@@ -187,13 +208,16 @@ impl<H: IpHost> Control<H> {
             return;
         }
         self.inbound.next_retry = None;
-        // Each once: a request that goes on waiting is appended again.
-        for _ in 0..self.inbound.waiting.len() {
+        // Each once at most: a request that goes on waiting is appended again.
+        for _ in 0..self.inbound.waiting.len().min(RETRIES_PER_POLL) {
             if let Some(arrival) = self.inbound.waiting.pop_front()
                 && self.cm.connection(arrival.request.conn).is_some()
             {
                 self.arrive(now, arrival);
             }
+        }
+        if !self.inbound.waiting.is_empty() {
+            self.inbound.next_retry.get_or_insert(now + RETRY_INTERVAL);
         }
     }
 
@@ -253,7 +277,7 @@ impl<H: IpHost> Control<H> {
     }
 
     /// Hands a request to its service, on the worker where the connection will live.
-    fn offer_to_service(&mut self, now: Instant, Arrival { service, request }: Arrival, path: Path) {
+    fn offer_to_service(&mut self, now: Instant, Arrival { service, request, .. }: Arrival, path: Path) {
         let conn = request.conn;
         if self.cm.connection(conn).is_none() {
             return;

@@ -41,7 +41,10 @@ impl ServiceHost {
                             connected: false,
                             peer: Some(request.source.into()),
                             since: now,
+                            place: self.next_place,
                         };
+                        self.unconfirmed.insert((service, self.next_place), conn);
+                        self.next_place += 1;
                         self.connections.insert(conn, connection);
                         self.by_qp.insert(qpn, conn);
                         let private_data = std::mem::take(&mut accept.private_data);
@@ -56,6 +59,7 @@ impl ServiceHost {
                             )
                         };
                         self.send(ToControl::SendRep { conn, params });
+                        self.relieve(now, engine, service);
                     }
                     Err(error) => {
                         if self.events.admits(now) {

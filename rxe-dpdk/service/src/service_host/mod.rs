@@ -33,7 +33,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use rxe_proto::Instant;
@@ -46,6 +46,7 @@ use crate::context::accounting::{Accounting, Objects, ServiceCq};
 use crate::context::{Context, ServiceTimers};
 use crate::event_log::EventLog;
 use crate::events::EventSender;
+use crate::ledger::{BudgetId, Ledger, Shares};
 use crate::local_port::LocalPort;
 use crate::mailbox::WorkerMailbox;
 use crate::messages::{EndReason, InstanceMessage, StreamId, ToControl, ToWorker};
@@ -53,6 +54,7 @@ use crate::multicast::{GroupMembers, WorkerSet};
 use crate::outstanding::Outstanding;
 use crate::qp_map::QpMap;
 use crate::regions::NamedRegion;
+use crate::reserve::Reserve;
 use crate::seeds::Seeds;
 use crate::service::Service;
 use crate::service_latencies::ServiceLatencies;
@@ -70,6 +72,12 @@ const MIN_RNR_TIMER: u8 = 12;
 /// Receiver-not-ready retries without end, the largest value of their three bits.
 const RNR_RETRY: u8 = 7;
 
+/// The number of what belongs to no service.
+const NO_SERVICE: usize = usize::MAX;
+
+/// Most unused bytes of clients' memory that are kept for later clients.
+const KEPT_MEMORY: usize = 64 << 20;
+
 /// The services of one worker.
 pub struct ServiceHost {
     worker: usize,
@@ -86,12 +94,21 @@ pub struct ServiceHost {
     /// Of each service.
     latencies: Vec<ServiceLatencies>,
     connections: HashMap<ConnId, Connection>,
+    /// The connections that peers have not confirmed, by service and age.
+    unconfirmed: BTreeMap<(usize, u64), ConnId>,
+    /// The place of the next connection that is accepted; those that services request have place 0.
+    next_place: u64,
     by_qp: QpMap<ConnId>,
     /// The service of each stream.
     streams: HashMap<StreamId, usize>,
     groups: GroupMembers,
     timers: ServiceTimers,
     allocator: Arc<dyn Allocator>,
+    /// What clients hold.
+    ledger: Ledger,
+    memory_budget: BudgetId,
+    /// Memory that clients have given back.
+    reserve: Reserve,
     regions: Vec<NamedRegion>,
     /// A region with keys that services do not know: it is being added or removed.
     staged_region: Option<NamedRegion>,
@@ -144,6 +161,8 @@ impl ServiceHost {
         let cqs = parts.services.iter().map(|_| Ok(ServiceCq::new(engine.create_cq(1)?)));
         let cqs = cqs.collect::<Result<_, CqError>>()?;
         let (names, services): (Vec<_>, Vec<_>) = parts.services.into_iter().unzip();
+        let mut ledger = Ledger::new(&parts.ports);
+        let memory_budget = ledger.open("memory", NO_SERVICE, parts.allocator.capacity(), Shares::HALF, None);
         let latencies = names.iter().map(|names| ServiceLatencies::new(names)).collect();
         Ok(ServiceHost {
             worker: parts.worker,
@@ -155,11 +174,16 @@ impl ServiceHost {
             objects: Objects::default(),
             latencies,
             connections: HashMap::new(),
+            unconfirmed: BTreeMap::new(),
+            next_place: 1,
             by_qp: QpMap::default(),
             streams: HashMap::new(),
             groups: GroupMembers::default(),
             timers: ServiceTimers::default(),
             allocator: parts.allocator,
+            ledger,
+            memory_budget,
+            reserve: Reserve::new(KEPT_MEMORY),
             regions: parts.regions,
             staged_region: None,
             retired_pds: Vec::new(),
@@ -229,6 +253,7 @@ impl ServiceHost {
             busy = true;
             self.call(now, engine, service, |s, cx| s.timer(cx, token));
         }
+        busy |= self.reserve.poll();
         // After everything else, so that a service submits the operations of this turn at once.
         if !self.polled.is_empty() {
             busy |= self.poll_services(now, engine);
@@ -260,6 +285,7 @@ impl ServiceHost {
     pub fn port_changed(&mut self, now: Instant, engine: &mut Engine, port: &LocalPort) {
         let ports = self.ports.iter().map(|old| if old.id == port.id { port } else { old });
         self.ports = ports.cloned().collect();
+        self.ledger.port_changed(port);
         for service in 0..self.services.len() {
             self.call(now, engine, service, |s, cx| s.port_changed(cx, port.id));
         }
@@ -312,6 +338,9 @@ impl ServiceHost {
             },
             psns: &mut self.psns,
             allocator: &*self.allocator,
+            ledger: &mut self.ledger,
+            memory_budget: self.memory_budget,
+            reserve: &mut self.reserve,
             regions: &self.regions,
             timers: &mut self.timers,
             workers: &self.mailbox.workers,

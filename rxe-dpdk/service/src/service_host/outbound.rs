@@ -14,7 +14,8 @@ impl ServiceHost {
     /// The connection manager has sent the REQ.
     pub(super) fn req_sent(&mut self, now: Instant, service: usize, conn: ConnId, qpn: Qpn) {
         self.stats.connections_asked.inc();
-        self.connections.insert(conn, Connection { service, qpn, connected: false, peer: None, since: now });
+        let connection = Connection { service, qpn, connected: false, peer: None, since: now, place: 0 };
+        self.connections.insert(conn, connection);
         self.by_qp.insert(qpn, conn);
     }
 

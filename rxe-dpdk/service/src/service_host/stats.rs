@@ -11,6 +11,8 @@ counters! {
         connections_refused,
         /// Connections that services requested.
         connections_asked,
+        /// Connections given up before their peers confirmed them, to make room for new ones.
+        unconfirmed_ended,
         /// Connections established.
         connections_established,
         /// Connections that ended, established or not.

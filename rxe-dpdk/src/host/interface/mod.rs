@@ -170,12 +170,14 @@ impl Interface {
         }
         let next_hop = self.routing.next_hop(dst);
         let Some(source) = self.routing.source(dst, next_hop.unwrap_or(dst)) else { return Resolution::Unreachable };
+        let evicted = self.neighbours.evicted();
         let lookup = match next_hop {
             Some(next_hop) => self.neighbours.lookup(now, next_hop),
             // No route: only a MAC address learned from a trusted packet.
             None if self.neighbours.peek(dst).is_some() => self.neighbours.lookup(now, dst),
             None => Lookup::Failed,
         };
+        self.stats.neighbours_evicted.add(self.neighbours.evicted() - evicted);
         match lookup {
             Lookup::Ready(mac) => Resolution::Ready { mac, source },
             Lookup::Pending => Resolution::Pending,

@@ -379,10 +379,10 @@ impl Tcp {
     /// Emits what happened to a stream. False when it failed to open and was removed.
     fn emit_events(&mut self, index: u32) -> bool {
         while let Some(stream) = self.streams.get_mut(index) {
-            let was_half_open = stream.is_half_open();
+            let (was_half_open, peer) = (stream.is_half_open(), stream.peer.ip());
             let progress = stream.advance();
             if was_half_open && !stream.is_half_open() {
-                self.streams.half_open_ended();
+                self.streams.half_open_ended(peer);
             }
             match progress {
                 None => return true,

@@ -70,9 +70,36 @@ pub(super) struct Stream {
     pub(super) unresolved: bool,
 }
 
+/// The socket of a stream that has ended, for the next one: its buffers are not zeroed again, which would cost each SYN more than
+/// all the rest. No byte of them is read before it is written.
+pub(super) struct Spare {
+    set: SocketSet<'static>,
+    socket: SocketHandle,
+}
+
+impl Default for Spare {
+    fn default() -> Spare {
+        let mut set = SocketSet::new(Vec::with_capacity(1));
+        let buffers = [(); 2].map(|()| SocketBuffer::new(vec![0; BUFFER]));
+        let [receive, send] = buffers;
+        let socket = set.add(Socket::new(receive, send));
+        Spare { set, socket }
+    }
+}
+
 impl Stream {
-    pub(super) fn new(now: Instant, id: TcpStreamId, local: SocketAddr, peer: SocketAddr, passive: bool) -> Stream {
-        let mut socket = Socket::new(SocketBuffer::new(vec![0; BUFFER]), SocketBuffer::new(vec![0; BUFFER]));
+    pub(super) fn new(
+        now: Instant,
+        id: TcpStreamId,
+        local: SocketAddr,
+        peer: SocketAddr,
+        passive: bool,
+        spare: Spare,
+    ) -> Stream {
+        let Spare { mut set, socket: handle } = spare;
+        let socket = set.get_mut::<Socket<'_>>(handle);
+        // A closed socket forgets everything when it listens or connects.
+        socket.abort();
         socket.set_nagle_enabled(false);
         // A peer with Nagle's algorithm waits for each ACK.
         socket.set_ack_delay(None);
@@ -82,14 +109,12 @@ impl Stream {
             // Fails on port 0 and on open sockets only.
             let _ = socket.listen(local);
         }
-        let mut set = SocketSet::new(Vec::with_capacity(1));
-        let socket = set.add(socket);
         Stream {
             id,
             local,
             peer,
             set,
-            socket,
+            socket: handle,
             phase: Phase::Opening { passive },
             outgoing: VecDeque::new(),
             outgoing_len: 0,
@@ -101,6 +126,11 @@ impl Stream {
             dirty: false,
             unresolved: false,
         }
+    }
+
+    /// Its socket, for another stream.
+    pub(super) fn into_spare(self) -> Spare {
+        Spare { set: self.set, socket: self.socket }
     }
 
     pub(super) fn socket(&mut self) -> &mut Socket<'static> {
@@ -200,9 +230,11 @@ impl Stream {
             Some(limit) if limit <= now => {
                 self.limit = None;
                 if self.is_half_open() {
-                    let set = &mut self.set;
-                    set.remove(self.socket);
-                    self.socket = set.add(Socket::new(SocketBuffer::new(vec![]), SocketBuffer::new(vec![])));
+                    let local = self.local;
+                    let socket = self.socket();
+                    socket.abort();
+                    // It forgets its peer, and `advance` finds that it has not opened. Fails on port 0 and on open sockets only.
+                    let _ = socket.listen(local);
                 } else if !self.is_gone() && self.state() != State::TimeWait {
                     self.socket().abort();
                 }

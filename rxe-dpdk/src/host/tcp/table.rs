@@ -1,12 +1,12 @@
 //! The streams of a port, and the limits on their number.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rxe_proto::Instant;
 
-use super::stream::Stream;
+use super::stream::{Spare, Stream};
 use crate::host::HostStats;
 use crate::host::event::{StreamEvent, TcpStreamId};
 
@@ -17,6 +17,17 @@ struct Slot {
     stream: Option<Box<Stream>>,
 }
 
+/// Streams of one address.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    all: usize,
+    half_open: usize,
+}
+
+/// An address may have this many times as many streams as there are free places: three quarters if it is alone, and the less the more
+/// others have, so that a few addresses never have all.
+const PER_FREE_PLACE: usize = 3;
+
 /// Local and remote endpoint.
 type Endpoints = (SocketAddr, SocketAddr);
 
@@ -26,6 +37,14 @@ pub(super) struct StreamTable {
     free: Vec<u32>,
     capacity: usize,
     half_open: usize,
+    /// Half-open streams, the oldest first, and some that are not any more.
+    half_open_order: VecDeque<TcpStreamId>,
+    /// Streams by the peer's address, ended ones included.
+    by_source: HashMap<IpAddr, Count>,
+    /// The same by our port.
+    by_port: HashMap<u16, usize>,
+    /// Sockets for the next streams.
+    spare: Vec<Spare>,
     by_endpoints: BTreeMap<Endpoints, u32>,
     stats: Arc<HostStats>,
 }
@@ -38,6 +57,10 @@ impl StreamTable {
             free: Vec::new(),
             capacity,
             half_open: 0,
+            half_open_order: VecDeque::new(),
+            by_source: HashMap::new(),
+            by_port: HashMap::new(),
+            spare: Vec::new(),
             by_endpoints: BTreeMap::new(),
             stats,
         }
@@ -70,16 +93,19 @@ impl StreamTable {
         self.by_endpoints.get(&(local, peer)).copied()
     }
 
-    /// A half-open stream has opened or failed.
-    pub(super) fn half_open_ended(&mut self) {
+    /// A half-open stream of this peer has opened or failed.
+    pub(super) fn half_open_ended(&mut self, peer: IpAddr) {
         self.half_open -= 1;
+        if let Some(count) = self.by_source.get_mut(&peer) {
+            count.half_open -= 1;
+        }
     }
 
     /// Adds a stream for a peer's SYN, which listening port `local` receives; `listening` is the number of such ports.
     ///
     /// At most half of the slots are for half-open streams, and when these are taken the oldest one is evicted: a real
     /// peer answers within a round trip, so SYNs from forged addresses do not close a port. One source has at most half
-    /// of those, and three quarters of all slots. With several listening ports, none takes the last eighth.
+    /// of those, and three times as many streams as places are free. With several listening ports, none takes the last eighth.
     pub(super) fn accept(
         &mut self,
         now: Instant,
@@ -89,32 +115,18 @@ impl StreamTable {
         events: &mut VecDeque<StreamEvent>,
     ) -> Option<u32> {
         let half_open_limit = self.capacity.div_ceil(2);
-        let (mut from_source, mut half_open_from_source, mut to_port) = (0, 0, 0);
-        let mut oldest: Option<(Option<Instant>, u32)> = None;
-        for (index, stream) in self.indices().filter_map(|index| Some((index, self.get(index)?))) {
-            if stream.is_expendable() {
-                continue;
-            }
-            let half_open = stream.is_half_open();
-            let same_source = stream.peer.ip() == peer.ip();
-            from_source += usize::from(same_source);
-            half_open_from_source += usize::from(same_source && half_open);
-            to_port += usize::from(stream.local.port() == local.port());
-            // All half-open streams have the same time limit: the first to reach it is the oldest.
-            if half_open && oldest.is_none_or(|(limit, _)| stream.limit < limit) {
-                oldest = Some((stream.limit, index));
-            }
-        }
-        if half_open_from_source >= half_open_limit.div_ceil(2) || from_source >= (self.capacity * 3).div_ceil(4) {
+        let from_source = self.by_source.get(&peer.ip()).copied().unwrap_or_default();
+        if from_source.half_open >= half_open_limit.div_ceil(2) || !self.has_room_for_source(peer.ip(), from_source.all)
+        {
             self.stats.tcp_source_limited.inc();
             return None;
         }
-        if listening > 1 && to_port >= (self.capacity * 7).div_ceil(8) {
+        if listening > 1 && !self.has_room_for_port(local.port()) {
             self.stats.tcp_no_room.inc();
             return None;
         }
         if self.half_open >= half_open_limit
-            && let Some((_, oldest)) = oldest
+            && let Some(oldest) = self.pop_oldest_half_open()
         {
             self.stats.tcp_half_open_evicted.inc();
             self.remove(oldest);
@@ -124,6 +136,40 @@ impl StreamTable {
             self.stats.tcp_no_room.inc();
         }
         new
+    }
+
+    /// Whether an address with `streams` may have another one. Those that have ended, which a new one may replace, are counted only
+    /// if the others alone are not too many: SYNs beyond the limit cost a search.
+    fn has_room_for_source(&self, source: IpAddr, streams: usize) -> bool {
+        let fits = |streams, taken| streams < PER_FREE_PLACE * self.capacity.saturating_sub(taken);
+        if streams == 0 || fits(streams, self.len()) {
+            return true;
+        }
+        let (mut of_source, mut all) = (0, 0);
+        for stream in self.indices().filter_map(|index| self.get(index)).filter(|stream| !stream.is_expendable()) {
+            all += 1;
+            of_source += usize::from(stream.peer.ip() == source);
+        }
+        fits(of_source, all)
+    }
+
+    /// Whether a listening port may have another stream.
+    fn has_room_for_port(&self, port: u16) -> bool {
+        let limit = (self.capacity * 7).div_ceil(8);
+        if self.by_port.get(&port).is_none_or(|streams| *streams < limit) {
+            return true;
+        }
+        let streams = self.indices().filter_map(|index| self.get(index));
+        streams.filter(|stream| stream.local.port() == port && !stream.is_expendable()).count() < limit
+    }
+
+    fn pop_oldest_half_open(&mut self) -> Option<u32> {
+        while let Some(id) = self.half_open_order.pop_front() {
+            if self.get(id.index).is_some_and(|stream| stream.id == id && stream.is_half_open()) {
+                return Some(id.index);
+            }
+        }
+        None
     }
 
     /// Adds a stream. `None` when the table is full, or when too many events wait.
@@ -153,8 +199,27 @@ impl StreamTable {
         });
         let slot = self.slots.get_mut(index as usize)?;
         let id = TcpStreamId { index, generation: slot.generation };
-        slot.stream = Some(Box::new(Stream::new(now, id, local, peer, passive)));
+        let spare = self.spare.pop().unwrap_or_default();
+        slot.stream = Some(Box::new(Stream::new(now, id, local, peer, passive, spare)));
+        let count = self.by_source.entry(peer.ip()).or_default();
+        count.all += 1;
+        count.half_open += usize::from(passive);
+        *self.by_port.entry(local.port()).or_default() += 1;
         self.half_open += usize::from(passive);
+        if passive {
+            // Those at the front that have opened or failed go; the others are half open, so there are not many more.
+            while let Some(&first) = self.half_open_order.front()
+                && !self.get(first.index).is_some_and(|stream| stream.id == first && stream.is_half_open())
+            {
+                self.half_open_order.pop_front();
+            }
+            if self.half_open_order.len() >= 2 * self.capacity {
+                let mut order = std::mem::take(&mut self.half_open_order);
+                order.retain(|id| self.get(id.index).is_some_and(|stream| stream.id == *id && stream.is_half_open()));
+                self.half_open_order = order;
+            }
+            self.half_open_order.push_back(id);
+        }
         self.by_endpoints.insert((local, peer), index);
         Some(index)
     }
@@ -175,8 +240,26 @@ impl StreamTable {
         let Some(stream) = slot.stream.take() else { return };
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
-        self.half_open -= usize::from(stream.is_half_open());
+        let half_open = usize::from(stream.is_half_open());
+        self.half_open -= half_open;
+        if let Some(count) = self.by_source.get_mut(&stream.peer.ip()) {
+            count.all -= 1;
+            count.half_open -= half_open;
+            if count.all == 0 {
+                self.by_source.remove(&stream.peer.ip());
+            }
+        }
+        if let Some(count) = self.by_port.get_mut(&stream.local.port()) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_port.remove(&stream.local.port());
+            }
+        }
         self.forget((stream.local, stream.peer), index);
+        // As many as a flood of SYNs needs.
+        if self.spare.len() < self.capacity.div_ceil(2) {
+            self.spare.push(stream.into_spare());
+        }
     }
 
     fn forget(&mut self, endpoints: Endpoints, index: u32) {

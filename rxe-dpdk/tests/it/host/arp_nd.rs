@@ -295,3 +295,17 @@ fn mld_queries_are_answered() {
          8f00 2386 0000 0002 02000000 ff0200000000000000000001ff000001 02000000 ff0200000000000000000001ff00000a");
     assert_eq!(report, [expected]);
 }
+
+/// What a flood costs is counted by `valgrind --tool=callgrind --toggle-collect='*Host*handle_frame*'` on this test.
+#[test]
+fn a_flood_of_arp_requests_is_answered_and_keeps_the_table_at_its_bound() {
+    let mut a = host(MAC_A, &["10.0.0.1/8"]);
+    for n in 0..3000u16 {
+        let mut request =
+            hex("ffffffffffff 52540000000b 0806 0001 0800 0604 0001 52540000000b 0a010000 000000000000 0a000001");
+        request[30..32].copy_from_slice(&n.to_be_bytes());
+        let (result, answers) = exchange(&mut a, ms(u64::from(n)), &request);
+        assert_eq!((result, answers.len()), (Ok(()), 1));
+    }
+    assert_eq!((a.neighbour_count(), a.stats().neighbours_evicted.get()), (1024, 3000 - 1024));
+}

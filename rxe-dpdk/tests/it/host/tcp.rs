@@ -447,3 +447,51 @@ fn client_may_reconnect_from_the_same_port() {
     assert_eq!(*second, peer);
     assert_ne!(again, a);
 }
+
+/// What a flood costs is counted by `valgrind --tool=callgrind --toggle-collect='*Host*handle_frame*'` on this test.
+#[test]
+fn a_flood_of_syns_on_a_port_of_default_size_leaves_room_for_streams() {
+    let mut config = config(MAC_A, &["10.0.0.1/8"]);
+    config.verify_tcp_checksums = false;
+    let mut a = Host::new(&config).expect("a good configuration");
+    a.listen(PORT);
+    for n in 2..3002 {
+        assert_eq!(exchange(&mut a, ms(u64::from(n)), &syn(n)).0, Ok(()), "{n}");
+        assert!(a.stream_count() <= 128);
+    }
+    assert_eq!(a.stats().tcp_half_open_evicted.get(), 3000 - 128);
+}
+
+/// Streams of two addresses never take the places of all others.
+#[test]
+fn the_more_streams_there_are_the_fewer_one_address_gets() {
+    let mut config = config(MAC_A, &["10.0.0.1/8"]);
+    (config.verify_tcp_checksums, config.max_streams) = (false, 64);
+    let mut a = Host::new(&config).expect("a good configuration");
+    a.listen(PORT);
+    let mut held = Vec::new();
+    for source in 2..5u8 {
+        let mut arp =
+            hex("52540000000a 52540000000b 0806 0001 0800 0604 0001 52540000000b 0a000000 000000000000 0a000001");
+        arp[31] = source;
+        assert_eq!(exchange(&mut a, ms(0), &arp).0, Ok(()));
+        let before = a.stream_count();
+        for port in 1025..1090u16 {
+            let mut opener = syn(source.into());
+            opener[34..36].copy_from_slice(&port.to_be_bytes());
+            let (result, answers) = exchange(&mut a, ms(0), &opener);
+            let Some(answer) = answers.iter().find_map(|frame| segment(frame)) else {
+                assert!(result.is_err(), "{source} {port}");
+                continue;
+            };
+            let sequence = u32::from_be_bytes([answer[4], answer[5], answer[6], answer[7]]);
+            let mut ack = opener;
+            ack[38..42].copy_from_slice(&2u32.to_be_bytes());
+            ack[42..46].copy_from_slice(&(sequence.wrapping_add(1)).to_be_bytes());
+            ack[47] = 0x10;
+            assert_eq!(exchange(&mut a, ms(0), &ack).0, Ok(()));
+        }
+        held.push(a.stream_count() - before);
+    }
+    assert_eq!(held, [48, 12, 3], "three quarters, and three quarters of what is left");
+}

@@ -5,7 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use rxe_nvmf::host::{Action, HostConfig, IoCommand, IoCommands, Session};
 use rxe_nvmf::wire::private_data::QueueRequest;
-use rxe_nvmf::wire::{CQE_LEN, Cqe, HostBuffer};
+use rxe_nvmf::wire::{
+    CQE_LEN, ConnectAttributes, ConnectCommand, ConnectData, Cqe, DYNAMIC_CONTROLLER, HostBuffer, IoOpcode, RwFields,
+    SglDescriptor, Status,
+};
 use rxe_proto::cm::ConnId;
 use rxe_proto::verbs::{
     Access, MemoryRegion, ProtectionDomain, QpCaps, Qpn, QueuePair, Rc, RecvWr, Sge, WcOpcode, WcStatus,
@@ -39,6 +42,11 @@ pub enum Order {
     OpenOnly { qid: u16 },
     /// An I/O command of a session: number of blocks, and what to do.
     Io { session: usize, qid: u16, kind: IoKind, block: u64, blocks: u32 },
+    /// An I/O command whose answer is kept in [`Host::answers`]. It has a part of the session's memory to itself, so at most
+    /// [`TRACKED`] are outstanding in a session.
+    Tracked { session: usize, qid: u16, nsid: u32, kind: IoKind, block: u64, blocks: u32, token: u64 },
+    /// A queue pair without a Connect sends this number of them at once.
+    Connects { qid: u16, count: usize },
     /// A session disconnects in order.
     ShutDown { session: usize },
     /// A session sends a Keep Alive.
@@ -52,10 +60,36 @@ pub enum IoKind {
     Read,
     Write,
     Compare,
+    WriteDurably,
+    Verify,
     WriteZeroes,
+    WriteZeroesDeallocate,
+    Deallocate,
     Flush,
     /// A command that is refused.
     OutOfRange,
+}
+
+/// The number of commands with memory of their own, and the bytes that each has.
+pub const TRACKED: usize = 32;
+const TRACKED_LEN: usize = DATA_LEN / TRACKED;
+
+/// The answer to a tracked command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    pub token: u64,
+    /// `None` if the command was not sent.
+    pub status: Option<Status>,
+    /// For a read, the value of each block; `None` if its words differ.
+    pub values: Vec<Option<u64>>,
+}
+
+/// A tracked command without an answer.
+struct Pending {
+    token: u64,
+    slot: usize,
+    blocks: u32,
+    reads: bool,
 }
 
 struct HostQueue {
@@ -70,6 +104,9 @@ struct Client {
     region: MemoryRegion,
     queues: BTreeMap<u16, HostQueue>,
     capsules: usize,
+    /// By queue and number.
+    tracked: BTreeMap<(u16, u16), Pending>,
+    slots: Vec<usize>,
     /// It has been ready once: completions of I/O queues are those of I/O commands.
     ready: bool,
     failed: bool,
@@ -87,6 +124,9 @@ pub struct Host {
     pub opened: usize,
     pub rejected: usize,
     pub completed: u64,
+    pub answers: Vec<Answer>,
+    /// Queue pairs of [`Order::Connects`], with the number of Connects.
+    bare: BTreeMap<Qpn, (QueuePair<Rc>, MemoryRegion, usize)>,
     pd: Option<ProtectionDomain>,
 }
 
@@ -109,6 +149,8 @@ impl Host {
             opened: 0,
             rejected: 0,
             completed: 0,
+            answers: Vec::new(),
+            bare: BTreeMap::new(),
             pd: None,
         }
     }
@@ -119,6 +161,16 @@ impl Host {
 
     pub fn is_ready(&self, session: usize) -> bool {
         self.clients.get(session).is_some_and(|client| client.session.is_ready() && !client.failed)
+    }
+
+    /// The id of a session's controller; 0 before it is known.
+    pub fn controller(&self, session: usize) -> u16 {
+        self.clients.get(session).map_or(0, |client| client.session.info().controller_id)
+    }
+
+    /// Whether a session has ended or failed, and all of its queues are disconnected.
+    pub fn is_gone(&self, session: usize) -> bool {
+        self.clients.get(session).is_none_or(|client| client.queues.is_empty() && (client.ready || client.failed))
     }
 
     /// I/O commands without a completion on queues that are connected.
@@ -137,7 +189,16 @@ impl Host {
                 let buffer = HostBuffer { addr: region.addr(), len: 4096, rkey: region.rkey(), invalidate: false };
                 let session = Session::new(HostConfig { io_queues, ..self.config.clone() }, buffer);
                 let queues = BTreeMap::new();
-                self.clients.push(Client { session, region, queues, capsules: 0, ready: false, failed: false });
+                self.clients.push(Client {
+                    session,
+                    region,
+                    queues,
+                    capsules: 0,
+                    tracked: BTreeMap::new(),
+                    slots: (0..TRACKED).collect(),
+                    ready: false,
+                    failed: false,
+                });
                 self.act(cx, self.clients.len() - 1);
             }
             Order::OpenOnly { qid } => {
@@ -145,6 +206,20 @@ impl Host {
                 self.connect(cx, request);
             }
             Order::Io { session, qid, kind, block, blocks } => self.submit(cx, session, qid, kind, block, blocks),
+            Order::Tracked { session, qid, nsid, kind, block, blocks, token } => {
+                if !self.send_tracked(cx, session, qid, nsid, kind, (block, blocks), token) {
+                    self.answers.push(Answer { token, status: None, values: Vec::new() });
+                }
+            }
+            Order::Connects { qid, count } => {
+                let request = QueueRequest { qid, host_receives: RECEIVES, host_sqsize: 31 };
+                let memory = cx.alloc_memory(LEN).expect("memory");
+                let pd = self.pd(cx);
+                let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+                let region = cx.device().reg_mr(pd, memory, access).expect("a region");
+                let qp = self.connect(cx, request);
+                self.bare.insert(qp.qpn(), (qp, region, count));
+            }
             Order::ShutDown { session } => {
                 if let Some(client) = self.clients.get_mut(session).filter(|client| !client.failed) {
                     client.session.shut_down();
@@ -225,18 +300,62 @@ impl Host {
         let (addr, rkey) = (client.region.addr() + DATA as u64, client.region.rkey());
         let data = HostBuffer { addr, len: blocks * 4096, rkey, invalidate: false };
         let Some(queue) = client.queues.get_mut(&qid) else { return };
-        let command = match kind {
-            IoKind::Read => IoCommand::read(1, block, blocks, data),
-            IoKind::Write => IoCommand::write(1, block, blocks, data),
-            IoKind::Compare => {
-                IoCommand { opcode: rxe_nvmf::wire::IoOpcode::Compare, ..IoCommand::write(1, block, blocks, data) }
-            }
-            IoKind::WriteZeroes => IoCommand::write_zeroes(1, block, blocks),
-            IoKind::Flush => IoCommand::flush(1),
-            IoKind::OutOfRange => IoCommand::read(1, u64::MAX, blocks, data),
-        };
-        if let Some(sqe) = queue.commands.submit(&command) {
+        if let Some(sqe) = queue.commands.submit(&command(1, kind, block, blocks, data)) {
             client.send(cx, qid, sqe.as_bytes());
+        }
+    }
+
+    /// Sends a command with memory of its own; a write has its token in every word. Returns whether it was sent.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a command")]
+    fn send_tracked(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: usize,
+        qid: u16,
+        nsid: u32,
+        kind: IoKind,
+        (block, blocks): (u64, u32),
+        token: u64,
+    ) -> bool {
+        let live = self.clients.get_mut(number).filter(|client| client.ready && !client.failed);
+        let Some(client) = live.filter(|client| client.queues.contains_key(&qid)) else { return false };
+        let Some(slot) = client.slots.pop() else { return false };
+        let offset = DATA + slot * TRACKED_LEN;
+        let bytes = match kind {
+            IoKind::Deallocate => [&[0; 4][..], &blocks.to_le_bytes(), &block.to_le_bytes()].concat(),
+            _ => token.to_le_bytes().repeat(blocks as usize * 512),
+        };
+        client.region.memory().write(offset, &bytes).expect("in the region");
+        let len = if kind == IoKind::Deallocate { 16 } else { blocks * 4096 };
+        let (addr, rkey) = (client.region.addr() + offset as u64, client.region.rkey());
+        let data = HostBuffer { addr, len, rkey, invalidate: false };
+        let queue = client.queues.get_mut(&qid).expect("a queue");
+        let Some(sqe) = queue.commands.submit(&command(nsid, kind, block, blocks, data)) else {
+            client.slots.push(slot);
+            return false;
+        };
+        let pending = Pending { token, slot, blocks, reads: kind == IoKind::Read };
+        client.tracked.insert((qid, sqe.command_id() & 0xFFF), pending);
+        client.send(cx, qid, sqe.as_bytes());
+        true
+    }
+
+    /// Sends the Connects of a queue pair of [`Order::Connects`]; each has its data in other memory.
+    fn send_connects(&self, cx: &mut Context<'_>, qp: Qpn) {
+        let Some((qp, region, count)) = self.bare.get(&qp) else { return };
+        let HostConfig { host_nqn, host_id, subsystem, .. } = &self.config;
+        let data = ConnectData::new(*host_id, DYNAMIC_CONTROLLER, subsystem, host_nqn);
+        let attributes = ConnectAttributes::empty();
+        let connect = ConnectCommand { qid: 0, sqsize: 31, attributes, kato_ms: KATO_MS };
+        for number in 0..*count {
+            let (at, capsule) = (number * 4096, CAPSULES + number * CAPSULE_LEN);
+            region.memory().write(at, data.as_bytes()).expect("in the region");
+            let from =
+                HostBuffer { addr: region.addr() + at as u64, len: 1024, rkey: region.rkey(), invalidate: false };
+            let sqe = connect.to_sqe(number as u16, SglDescriptor::Keyed(from));
+            region.memory().write(capsule, sqe.as_bytes()).expect("in the region");
+            let sge = Sge { addr: region.addr() + capsule as u64, length: 64, lkey: region.lkey() };
+            cx.device().post_send(*qp, WorkRequest::send(&[sge])).expect("room for it");
         }
     }
 
@@ -245,8 +364,21 @@ impl Host {
         let client = &mut self.clients[number];
         if qid > 0 && client.ready {
             let queue = client.queues.get_mut(&qid).expect("a queue");
-            queue.commands.complete(cqe, None).expect("the completion of an outstanding command");
+            let completed = queue.commands.complete(cqe, None).expect("the completion of an outstanding command");
             self.completed += 1;
+            if let Some(Pending { token, slot, blocks, reads }) = client.tracked.remove(&(qid, completed.tag)) {
+                let blocks = if reads && completed.status.is_success() { blocks as usize } else { 0 };
+                let value = |block: usize| {
+                    let mut bytes = [0; 4096];
+                    let offset = DATA + slot * TRACKED_LEN + block * 4096;
+                    client.region.memory().read(offset, &mut bytes).expect("in the region");
+                    let (words, _) = bytes.as_chunks::<8>();
+                    words.iter().all(|word| *word == words[0]).then(|| u64::from_le_bytes(words[0]))
+                };
+                let values = (0..blocks).map(value).collect();
+                client.slots.push(slot);
+                self.answers.push(Answer { token, status: Some(completed.status), values });
+            }
             return;
         }
         let mut data = [0; 4096];
@@ -258,6 +390,24 @@ impl Host {
             return conns.into_iter().for_each(|conn| cx.disconnect(conn));
         }
         self.act(cx, number);
+    }
+}
+
+fn command(nsid: u32, kind: IoKind, block: u64, blocks: u32, data: HostBuffer) -> IoCommand {
+    let flags = |fua, deallocate| RwFields { slba: block, blocks, fua, deallocate }.to_cdws();
+    let write = IoCommand::write(nsid, block, blocks, data);
+    let zeroes = IoCommand::write_zeroes(nsid, block, blocks);
+    match kind {
+        IoKind::Read => IoCommand::read(nsid, block, blocks, data),
+        IoKind::Write => write,
+        IoKind::WriteDurably => IoCommand { cdws: flags(true, false), ..write },
+        IoKind::Compare => IoCommand { opcode: IoOpcode::Compare, ..write },
+        IoKind::Verify => IoCommand { opcode: IoOpcode::Verify, ..zeroes },
+        IoKind::WriteZeroes => zeroes,
+        IoKind::WriteZeroesDeallocate => IoCommand { cdws: flags(false, true), ..zeroes },
+        IoKind::Deallocate => IoCommand::deallocate(nsid, 1, SglDescriptor::Keyed(data)),
+        IoKind::Flush => IoCommand::flush(nsid),
+        IoKind::OutOfRange => IoCommand::read(nsid, u64::MAX, blocks, data),
     }
 }
 
@@ -298,7 +448,10 @@ impl Service for Host {
     }
 
     fn connected(&mut self, cx: &mut Context<'_>, conn: ConnId, qp: Qpn) {
-        let Some(&(number, qid)) = self.owners.get(&qp) else { return self.opened += 1 };
+        let Some(&(number, qid)) = self.owners.get(&qp) else {
+            self.send_connects(cx, qp);
+            return self.opened += 1;
+        };
         let client = &mut self.clients[number];
         client.queues.get_mut(&qid).expect("a queue").conn = Some(conn);
         if client.failed {

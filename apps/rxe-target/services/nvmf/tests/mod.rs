@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rxe_nvmf::controller::TargetConfig;
 use rxe_nvmf::subsystem::AllowedHosts;
+use rxe_nvmf::wire::Status;
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::HeapAllocator;
@@ -198,6 +199,38 @@ fn a_removed_disk_is_closed_although_the_last_responses_were_not_signaled() {
     env.network.advance(Duration::from_secs(1));
     assert_eq!(env.shared.reap(), 0);
     env.order(&host, Order::ShutDown { session });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn a_second_connect_ends_the_queue_and_its_data_reach_no_staging_of_others() {
+    let mut env = Env::new(5);
+    // In each turn, the frames of the writer arrive before those of the intruder.
+    let (writer, intruder) = (env.host(2), env.host(3));
+    let session = env.session(&writer, 1);
+    env.order(&intruder, Order::Connects { qid: 0, count: 2 });
+    while env.counter("connections") < 3 || lock(&env.target).connects.is_empty() {
+        env.network.turn();
+    }
+    // It has been asked for the data of the Connects, and does not answer yet.
+    let adapter = env.network.cut(3).expect("it runs");
+    env.network.settle();
+    let tracked = |kind, token| Order::Tracked { session, qid: 1, nsid: 1, kind, block: 7, blocks: 1, token };
+    env.order(&writer, tracked(IoKind::Write, 77));
+    while lock(&env.target).commands.is_empty() {
+        env.network.turn();
+    }
+    env.network.join(3, adapter);
+    env.network.settle();
+    env.order(&writer, tracked(IoKind::Read, 78));
+    env.network.settle();
+    let answers = std::mem::take(&mut lock(&writer).answers);
+    assert_eq!(answers.iter().map(|answer| answer.token).collect::<Vec<_>>(), [77, 78]);
+    assert!(answers.iter().all(|answer| answer.status == Some(Status::SUCCESS)), "{answers:?}");
+    assert_eq!(answers[1].values, [Some(77)], "foreign bytes in the block");
+    assert_eq!(env.counter("malformed"), 1);
+    env.order(&writer, Order::ShutDown { session });
     env.network.settle();
     env.expect_nothing_left();
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -141,14 +141,25 @@ impl Output {
     }
 }
 
-/// Creates or truncates a file. Only its owner may read it, as it contains payload.
+/// Creates or truncates a file. Only its owner may read it, as it contains payload. Links are not followed: who can write to the
+/// folder would choose what a target with more rights overwrites.
 fn open(path: &Path) -> io::Result<BlockWriter<BufWriter<File>>> {
     // Opening a pipe must not wait for a reader.
-    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no ordinary file"));
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
+    let refused = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => refused("it is a symbolic link: name the file itself"),
+        _ => error,
+    })?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(refused("it is no ordinary file"));
     }
+    if found.nlink() > 1 {
+        return Err(refused("it has more than one name (hard links): name another file"));
+    }
+    file.set_len(0)?;
     Ok(BlockWriter::new(BufWriter::with_capacity(BUFFER, file)))
 }
 
@@ -287,6 +298,24 @@ mod tests {
         assert_eq!(create(folder.0.join("none/a")).kind(), io::ErrorKind::NotFound);
         assert_eq!(create("/dev/null".into()).to_string(), "it is no ordinary file");
         assert_eq!(create(folder.0.clone()).kind(), io::ErrorKind::IsADirectory);
+    }
+
+    /// Who can write to the folder must not choose what a target with more rights overwrites.
+    #[test]
+    fn links_to_other_files_are_not_followed() {
+        let folder = Folder::new("links");
+        let victim = folder.0.join("victim");
+        fs::write(&victim, b"precious").unwrap();
+        let (symbolic, hard) = (folder.0.join("symbolic.pcapng"), folder.0.join("hard.pcapng"));
+        std::os::unix::fs::symlink(&victim, &symbolic).unwrap();
+        fs::hard_link(&victim, &hard).unwrap();
+        for link in [symbolic, hard] {
+            assert!(open(&link).is_err(), "{}", link.display());
+            assert_eq!(fs::read(&victim).unwrap(), b"precious");
+        }
+        let own = folder.0.join("own.pcapng");
+        fs::write(&own, b"of the capture before").unwrap();
+        assert!(open(&own).is_ok() && fs::read(&own).unwrap().is_empty(), "an earlier capture is replaced");
     }
 
     #[test]

@@ -91,3 +91,30 @@ fn requests_that_wait_for_a_mac_are_limited_per_address() {
     env.control.poll(env.now, &mut ());
     assert_eq!(env.control.stats().connect_waiting_full.get(), 80 - 64, "another address may wait");
 }
+
+/// When all places are taken by requests whose senders do not answer, a later one waits, and is served as soon as its MAC is found.
+#[test]
+fn a_request_whose_sender_does_not_answer_gives_way_to_a_later_one() {
+    let mut env = TestEnv::new(1, vec![(0, Listen::cm(7174))]);
+    for host in 2..7 {
+        env.host().resolutions.insert([10, 0, 0, host].into(), Resolution::Pending);
+    }
+    for number in 0..256 {
+        let frame = req_from(&mut env, 2 + (number / 64) as u8, number);
+        assert_eq!(dropped(&mut env, &frame), None);
+        env.control.poll(env.now, &mut ());
+    }
+    assert_eq!(env.control.stats().connect_waiting_full.get(), 0);
+    env.now += Duration::from_millis(30);
+    let frame = req_from(&mut env, 6, 300);
+    dropped(&mut env, &frame);
+    env.control.poll(env.now, &mut ());
+    assert_eq!(env.control.stats().connect_waiting_full.get(), 1, "the oldest one");
+    let found = Resolution::Ready { mac: crate::test_env::PEER_MAC, source: crate::test_env::OUR_IP.into() };
+    env.host().resolutions.insert([10, 0, 0, 6].into(), found);
+    for _ in 0..10 {
+        env.now += Duration::from_millis(1);
+        env.control.poll(env.now, &mut ());
+    }
+    assert_eq!(env.mail(0).len(), 1, "the request of 10.0.0.6");
+}

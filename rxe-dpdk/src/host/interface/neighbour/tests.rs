@@ -137,6 +137,36 @@ fn table_is_bounded_and_keeps_used_entries() {
     assert_eq!(table.len(), 8);
 }
 
+/// Requests from addresses that nobody has, 8 in each millisecond: as from 8,000 forged ones in a second.
+#[test]
+fn lookups_of_addresses_that_nobody_has_leave_what_is_known_and_room_for_others() {
+    let mut table = Neighbours::new(1024);
+    let millis = |ms: u64| Instant::from_nanos(1_000_000_000 + ms * 1_000_000);
+    // Neighbours that have asked for our address, and are not used yet.
+    for n in 0..10 {
+        table.update(millis(0), ip(n), A, Evidence::Request);
+    }
+    let mut answered = 0;
+    for ms in 1..5000 {
+        for n in 0..8 {
+            table.lookup(millis(ms), ip(1000 + (8 * ms + n) as u16 % 60_000));
+        }
+        // One that answers after a millisecond.
+        if ms % 100 == 50 {
+            let cold = ip(100 + (ms / 100) as u16);
+            if table.lookup(millis(ms), cold) == Lookup::Pending {
+                answered += usize::from(table.update(millis(ms + 1), cold, B, Evidence::Reply) == Update::Learned);
+            }
+        }
+        solicit(&mut table, millis(ms));
+        assert!(table.len() <= 1024);
+    }
+    for n in 0..10 {
+        assert_eq!(table.peek(ip(n)), Some(A), "neighbour {n} was known");
+    }
+    assert!(answered >= 45, "{answered} of 50 were resolved");
+}
+
 #[test]
 fn old_entries_are_removed() {
     let mut table = Neighbours::new(8);
