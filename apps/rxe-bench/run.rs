@@ -155,8 +155,6 @@ pub struct Wiring<'a> {
     pub gateway: Option<IpAddr>,
     /// Connections at the same time.
     pub connections: u32,
-    /// Outstanding messages of all connections.
-    pub outstanding: u64,
 }
 
 impl<'a> From<&'a Plan> for Wiring<'a> {
@@ -167,7 +165,6 @@ impl<'a> From<&'a Plan> for Wiring<'a> {
             address: plan.address,
             gateway: plan.gateway,
             connections: plan.connections(),
-            outstanding: u64::from(plan.qps) * u64::from(plan.depth()),
         }
     }
 }
