@@ -235,11 +235,11 @@ impl PortScheduler {
         }
         let held = self.may_go_on();
         let others_wait = held.is_some() || !self.continuing.is_empty();
-        if !others_wait || self.new_in_a_row < MAX_NEW_IN_A_ROW {
-            if let Some(slot) = self.new.pop_front() {
-                self.new_in_a_row += u32::from(others_wait);
-                return Some(Next::Scheduled(slot, None));
-            }
+        if (!others_wait || self.new_in_a_row < MAX_NEW_IN_A_ROW)
+            && let Some(slot) = self.new.pop_front()
+        {
+            self.new_in_a_row += u32::from(others_wait);
+            return Some(Next::Scheduled(slot, None));
         }
         self.new_in_a_row = 0;
         // Those that were held have waited longer, and use up the room.
