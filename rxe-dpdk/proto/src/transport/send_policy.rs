@@ -19,20 +19,7 @@ use super::congestion::{Pacer, ReactionPoint};
 use super::congestion_control::{CongestionControl, Dcqcn};
 use super::delay_window::DelayWindow;
 use super::long_limit::{LongBudget, LongLimit, Mix, Outstanding};
-
-/// Packets that a queue pair may still write in its turn. A full port interrupts a turn, and does not end it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Quanta {
-    pub(super) replies: u32,
-    pub(super) requests: u32,
-}
-
-impl Quanta {
-    #[inline]
-    pub(super) fn of(config: &EngineConfig) -> Quanta {
-        Quanta { replies: config.read_quantum, requests: config.send_quantum }
-    }
-}
+use super::tx_scheduler::Quanta;
 
 /// A turn of a queue pair on its port.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use crate::time::Instant;
 use crate::wire::PortId;
 
+use super::EngineConfig;
 use super::long_limit::{Direction, LongLimit, Mix};
-use super::send_policy::Quanta;
 
 /// New queue pairs served in a row before one that continues a long message.
 const MAX_NEW_IN_A_ROW: u32 = 8;
@@ -24,6 +24,20 @@ pub(super) struct TxScheduler {
     /// Ports on which long messages are limited, and those on which some are outstanding.
     limited: usize,
     long: usize,
+}
+
+/// Packets that a queue pair may still write in its turn. A full port interrupts a turn, and does not end it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Quanta {
+    pub(super) replies: u32,
+    pub(super) requests: u32,
+}
+
+impl Quanta {
+    #[inline]
+    pub(super) fn of(config: &EngineConfig) -> Quanta {
+        Quanta { replies: config.read_quantum, requests: config.send_quantum }
+    }
 }
 
 /// Whose turn it is.
