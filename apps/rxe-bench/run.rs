@@ -155,6 +155,8 @@ pub struct Wiring<'a> {
     pub gateway: Option<IpAddr>,
     /// Connections at the same time.
     pub connections: u32,
+    /// Outstanding messages of all connections.
+    pub outstanding: u64,
 }
 
 impl<'a> From<&'a Plan> for Wiring<'a> {
@@ -165,6 +167,7 @@ impl<'a> From<&'a Plan> for Wiring<'a> {
             address: plan.address,
             gateway: plan.gateway,
             connections: plan.connections(),
+            outstanding: u64::from(plan.qps) * u64::from(plan.depth()),
         }
     }
 }
@@ -175,7 +178,10 @@ pub fn serve<P: Clone, O>(
     session: &Session<P, O>,
     factory: Box<dyn ServiceFactory>,
 ) -> Result<(), CliError> {
-    let engine = EngineConfig::default();
+    // Time to process all outstanding messages at a microsecond each. With thousands of queue pairs it is longer than the
+    // retransmission timeouts, so these are raised.
+    let round = rxe_proto::Duration::from_micros(plan.outstanding);
+    let timeouts = EngineConfig::default();
     // A closed connection keeps its slot for a while (timewait).
     let connections = 2 * plan.connections + 64;
     let config = RuntimeConfig {
@@ -186,7 +192,14 @@ pub fn serve<P: Clone, O>(
         }],
         // The target on a UDP socket runs on this machine as well, most likely.
         idle: if plan.udp { IdlePolicy::Pause } else { IdlePolicy::Spin },
-        engine: EngineConfig { max_qp: engine.max_qp.max(connections), max_cqe: MAX_CQE, window: WINDOW, ..engine },
+        engine: EngineConfig {
+            max_qp: timeouts.max_qp.max(connections),
+            max_cqe: MAX_CQE,
+            window: WINDOW,
+            min_timeout: timeouts.min_timeout.max(round / 4),
+            initial_timeout: timeouts.initial_timeout.max(round),
+            ..timeouts
+        },
         max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
         ..RuntimeConfig::default()
     };

@@ -17,7 +17,6 @@ mod pair;
 mod perftest_pairs;
 mod pingpong;
 mod place;
-mod process;
 mod pyverbs;
 mod rdmacm;
 mod rsocket;
@@ -62,7 +61,6 @@ fn cases() -> Vec<Case> {
         rdmacm::cases(),
         rsocket::cases(),
         shared::cases(),
-        process::cases(),
         libraries::cases(),
         target::cases(),
         pyverbs::cases(),

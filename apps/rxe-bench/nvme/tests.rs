@@ -109,8 +109,7 @@ impl Rig {
                                 FirstCommand::Fetch(_) => ConnectData::read_from_bytes(&self.bytes(0, 1024)).unwrap(),
                                 FirstCommand::Refuse(response) => panic!("{response:?}"),
                             };
-                            let client = [192, 0, 2, 9].into();
-                            match self.target.connect(self.now, QueueKey(u64::from(qid)), client, &sqe, &data) {
+                            match self.target.connect(self.now, QueueKey(u64::from(qid)), &sqe, &data) {
                                 Ok(granted) => {
                                     self.controller = Some(granted.controller);
                                     self.queues.extend(granted.io_queue.map(IoQueue::new));

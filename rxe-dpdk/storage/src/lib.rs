@@ -111,8 +111,6 @@ mod request;
 mod ring;
 mod scrub;
 mod sidecar;
-#[cfg(feature = "simulated")]
-pub mod simulated;
 mod staging;
 mod stats;
 mod storage;

@@ -1,21 +1,18 @@
 //! Connect: the first command of a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use rxe_proto::Instant;
 use zerocopy::FromBytes;
 
 use super::error_log::ErrorLog;
 use super::event_requests::EventRequests;
-use super::fence::{Association, FenceId};
 use super::keep_alive::KeepAlive;
 use super::queues::QueueState;
 use super::registers::Registers;
 use super::state::{AdminQueue, Controller};
 use super::{ControllerId, MAX_CONTROLLER_ID, QueueKey, Target};
 use crate::io::IoQueueConfig;
-use crate::subsystem::AllowedHosts;
 use crate::wire::{
     CONNECT_DATA_LEN, ConnectAttributes, ConnectCommand, ConnectData, Cqe, DYNAMIC_CONTROLLER, DataLength,
     DataLocation, Direction, FABRICS_OPCODE, FabricsType, HostBuffer, InvalidParameter, Nqn, Response, Sqe, Status,
@@ -75,8 +72,6 @@ pub struct Granted {
     pub host: Nqn,
     /// The queue's part of a worker; `None` for an admin queue.
     pub io_queue: Option<IoQueueConfig>,
-    /// The commands of an I/O queue; [`Target::fenced`] is called when none is left after its end.
-    pub fence: Option<FenceId>,
     /// The response to send.
     pub response: Response,
 }
@@ -139,14 +134,11 @@ pub enum Refusal {
     #[error("controller {0} has a queue {1} already")]
     QueueExists(ControllerId, u16),
     /// The host has as many controllers as it may.
-    #[error("host {0} has {1} controllers, as many as it may")]
-    HostLimit(Nqn, usize),
+    #[error("host {0} has too many controllers")]
+    HostLimit(Nqn),
     /// The target has as many controllers as it may.
-    #[error("the target has {0} controllers, as many as it may")]
-    ControllerLimit(usize),
-    /// Commands of an earlier connection of the host are still in the storage.
-    #[error("commands of an earlier connection of host {0} are still in the storage")]
-    Draining(Nqn),
+    #[error("too many controllers")]
+    ControllerLimit,
 }
 
 impl Refusal {
@@ -168,7 +160,7 @@ impl Refusal {
             Refusal::HostNotAllowed { .. } => {
                 (Status::permanent(StatusCode::ConnectInvalidHost), InvalidParameter::HostNqn.result())
             }
-            Refusal::HostLimit(..) | Refusal::ControllerLimit(_) | Refusal::Draining(_) => {
+            Refusal::HostLimit(_) | Refusal::ControllerLimit => {
                 (Status::retryable(StatusCode::ConnectControllerBusy), 0)
             }
         }
@@ -179,13 +171,6 @@ impl Refusal {
 struct Names {
     subsystem: Nqn,
     host: Nqn,
-    host_id: [u8; 16],
-}
-
-impl Names {
-    fn association(&self) -> Association {
-        Association { subsystem: self.subsystem.clone(), host: self.host.clone(), host_id: self.host_id }
-    }
 }
 
 /// A connected queue.
@@ -197,21 +182,19 @@ struct Connected {
 }
 
 impl Target {
-    /// Executes the Connect that [`first_command`] found on the accepted queue `key` of a host at the address `client`. A host
-    /// without a name is known by its address, and may use subsystems without a list of hosts.
+    /// Executes the Connect that [`first_command`] found on the accepted queue `key`.
     ///
     /// # Errors
-    /// The refusal, with the response to send. After [`Refusal::Draining`] the Connect can be tried again.
+    /// The refusal, with the response to send.
     pub fn connect(
         &mut self,
         now: Instant,
         key: QueueKey,
-        client: IpAddr,
         sqe: &Sqe,
         data: &ConnectData,
     ) -> Result<Granted, ConnectError> {
         let invalidate = sqe.sgl().ok().and_then(|descriptor| descriptor.invalidate_key());
-        self.try_connect(now, (key, client), sqe, data, invalidate).map_err(|refusal| {
+        self.try_connect(now, key, sqe, data, invalidate).map_err(|refusal| {
             let (status, result) = refusal.status();
             let cqe = Cqe::new(sqe.command_id(), status).with_result(result);
             ConnectError { refusal, response: Response { cqe, invalidate } }
@@ -221,7 +204,7 @@ impl Target {
     fn try_connect(
         &mut self,
         now: Instant,
-        (key, client): (QueueKey, IpAddr),
+        key: QueueKey,
         sqe: &Sqe,
         data: &ConnectData,
         invalidate: Option<u32>,
@@ -231,10 +214,7 @@ impl Target {
             return Err(Refusal::AlreadyConnected);
         }
         let command = ConnectCommand::parse(sqe).map_err(|_| Refusal::RecordFormat)?;
-        let host = match data.has_host_nqn() {
-            true => data.host_nqn().map_err(|_| Refusal::Parameter(InvalidParameter::HostNqn))?,
-            false => Nqn::of_unnamed_host(client),
-        };
+        let host = data.host_nqn().map_err(|_| Refusal::Parameter(InvalidParameter::HostNqn))?;
         let subsystem = data.subsystem_nqn().map_err(|_| Refusal::Parameter(InvalidParameter::SubsystemNqn))?;
         if command.qid != queue.qid {
             return Err(Refusal::Parameter(InvalidParameter::QueueId));
@@ -242,37 +222,27 @@ impl Target {
         if command.sqsize == 0 || command.sqsize >= queue.depth {
             return Err(Refusal::Parameter(InvalidParameter::SqSize));
         }
-        self.check_host(&subsystem, &host, data.has_host_nqn())?;
-        let names = Names { subsystem, host, host_id: data.host_id() };
-        let is_draining = match queue.qid {
-            0 => self.fences.holds(&names.association()),
-            _ => self.fences.holds_queue_of(ControllerId(data.controller_id())),
-        };
-        if is_draining {
-            return Err(Refusal::Draining(names.host));
-        }
+        self.check_host(&subsystem, &host)?;
+        let names = Names { subsystem, host };
         let Connected { controller, io_queue, head } = if queue.qid == 0 {
             self.connect_admin(now, key, command, data, &names)?
         } else {
             self.connect_io(key, queue.qid, command, data.controller_id(), &names)?
         };
-        let fence = io_queue.is_some().then(|| self.fences.open(names.association(), controller));
-        self.set_connected(key, controller, fence);
+        self.set_connected(key, controller);
         let result = u64::from(controller.0);
         let cqe = Cqe::new(sqe.command_id(), Status::SUCCESS).with_result(result).with_queue(queue.qid, head);
-        let Names { subsystem, host, .. } = names;
-        Ok(Granted { controller, subsystem, host, io_queue, fence, response: Response { cqe, invalidate } })
+        let Names { subsystem, host } = names;
+        Ok(Granted { controller, subsystem, host, io_queue, response: Response { cqe, invalidate } })
     }
 
-    fn check_host(&self, subsystem: &Nqn, host: &Nqn, has_name: bool) -> Result<(), Refusal> {
+    fn check_host(&self, subsystem: &Nqn, host: &Nqn) -> Result<(), Refusal> {
         if subsystem.is_discovery() {
             return Ok(());
         }
         match self.subsystems.get(subsystem) {
             None => Err(Refusal::UnknownSubsystem { host: host.clone(), subsystem: subsystem.clone() }),
-            Some(state)
-                if !state.config.hosts.contains(host) || !has_name && state.config.hosts != AllowedHosts::Any =>
-            {
+            Some(state) if !state.config.hosts.contains(host) => {
                 Err(Refusal::HostNotAllowed { host: host.clone(), subsystem: subsystem.clone() })
             }
             Some(_) => Ok(()),
@@ -285,7 +255,7 @@ impl Target {
         key: QueueKey,
         command: ConnectCommand,
         data: &ConnectData,
-        Names { subsystem, host, .. }: &Names,
+        Names { subsystem, host }: &Names,
     ) -> Result<Connected, Refusal> {
         if data.controller_id() != DYNAMIC_CONTROLLER {
             return Err(Refusal::Parameter(InvalidParameter::ControllerId));
@@ -293,12 +263,12 @@ impl Target {
         let limits = self.config.limits;
         let of_host = self.controllers.values().filter(|controller| controller.host == *host).count();
         if of_host >= limits.controllers_per_host {
-            return Err(Refusal::HostLimit(host.clone(), of_host));
+            return Err(Refusal::HostLimit(host.clone()));
         }
         if self.controllers.len() >= limits.controllers {
-            return Err(Refusal::ControllerLimit(self.controllers.len()));
+            return Err(Refusal::ControllerLimit);
         }
-        let id = self.free_id().ok_or(Refusal::ControllerLimit(self.controllers.len()))?;
+        let id = self.free_id().ok_or(Refusal::ControllerLimit)?;
         self.next_id = if id.0 == MAX_CONTROLLER_ID { 1 } else { id.0 + 1 };
         let mut admin = AdminQueue::new(key, command.sqsize.saturating_add(1), uses_flow_control(command));
         let head = admin.advance();
@@ -325,7 +295,7 @@ impl Target {
         qid: u16,
         command: ConnectCommand,
         id: u16,
-        Names { subsystem, host, .. }: &Names,
+        Names { subsystem, host }: &Names,
     ) -> Result<Connected, Refusal> {
         let controller = self
             .controllers

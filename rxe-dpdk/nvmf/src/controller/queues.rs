@@ -2,7 +2,6 @@
 
 use rxe_proto::Instant;
 
-use super::fence::FenceId;
 use super::{ControllerId, QueueKey, Target};
 use crate::wire::private_data::{QueueAccept, QueueRequest, RejectStatus};
 
@@ -13,8 +12,6 @@ pub(super) struct Queue {
     /// Posted receives, the most entries that Connect may ask for.
     pub(super) depth: u16,
     pub(super) state: QueueState,
-    /// Of a connected I/O queue.
-    pub(super) fence: Option<FenceId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,17 +36,17 @@ impl Target {
             return Err(RejectStatus::NoResources);
         }
         let state = QueueState::Waiting { deadline: now + self.config.limits.connect_timeout };
-        self.queues.insert(key, Queue { qid: request.qid, depth: accept.controller_receives, state, fence: None });
+        self.queues.insert(key, Queue { qid: request.qid, depth: accept.controller_receives, state });
         self.waiting += 1;
         Ok(accept)
     }
 
     /// Marks an accepted queue as connected.
-    pub(super) fn set_connected(&mut self, key: QueueKey, controller: ControllerId, fence: Option<FenceId>) {
+    pub(super) fn set_connected(&mut self, key: QueueKey, controller: ControllerId) {
         if let Some(queue) = self.queues.get_mut(&key)
             && let QueueState::Waiting { .. } = queue.state
         {
-            (queue.state, queue.fence) = (QueueState::Connected(controller), fence);
+            queue.state = QueueState::Connected(controller);
             self.waiting -= 1;
         }
     }
@@ -59,9 +56,6 @@ impl Target {
         let queue = self.queues.remove(&key)?;
         if let QueueState::Waiting { .. } = queue.state {
             self.waiting -= 1;
-        }
-        if let Some(fence) = queue.fence {
-            self.fences.end(fence);
         }
         Some(queue)
     }

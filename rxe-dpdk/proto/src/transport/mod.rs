@@ -28,7 +28,6 @@ mod recv_queue;
 mod refusal;
 mod requester;
 mod responder;
-mod send_policy;
 mod seq;
 mod sge;
 mod srq;

@@ -3,7 +3,6 @@
 mod block;
 mod checksums;
 mod disk;
-mod faults;
 mod model;
 mod support;
 mod workers;

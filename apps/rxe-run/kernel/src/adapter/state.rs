@@ -203,19 +203,12 @@ impl State {
         handle: u32,
         command: &[u8],
     ) -> Result<Option<(u32, OwnedFd)>, Errno> {
-        if !Uverbs::gives_back(command) {
-            self.check_running()?;
-        }
+        self.check_running()?;
         self.uverbs.command(&mut self.engine, now, handle, command)?;
         if !Uverbs::is_doorbell(command) {
             self.update_groups();
         }
         Ok(self.uverbs.take_new_channel())
-    }
-
-    /// Looks into the send queues of all queue pairs, as if each had a doorbell.
-    pub fn ring_all(&mut self) {
-        self.uverbs.ring_all();
     }
 
     /// Executes a command of the connection manager's device.
@@ -229,15 +222,13 @@ impl State {
         command: &[u8],
         byte_read: bool,
     ) -> Result<Answer, Errno> {
-        if !RdmaCm::gives_back(command) {
-            self.check_running()?;
-        }
+        self.check_running()?;
         let answer = self.with_host(now, |rdma_cm, host| rdma_cm.command(host, handle, command, byte_read))?;
         self.update_groups();
         Ok(answer)
     }
 
-    /// The program exits: from now on commands fail, except those that give something back, and the thread ends all connections.
+    /// The program exits: commands fail from now on, and the thread ends all connections.
     pub fn begin_end(&mut self) {
         self.ending = true;
     }
@@ -263,7 +254,7 @@ impl State {
         );
     }
 
-    /// Commands fail from now on, except those that give something back: destructors of other libraries run later than ours.
+    /// Commands fail from now on.
     pub fn end(&mut self) {
         self.ended = true;
     }

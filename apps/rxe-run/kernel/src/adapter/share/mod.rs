@@ -6,9 +6,6 @@
 //! for a connection is offered to one process after the other until one listens for it. When the owner ends, the guests open
 //! the port again; one of them becomes the owner, and the others its guests.
 //!
-//! A process becomes the owner by the name of the Unix socket, which is bound before the UDP port. So an owner always has a socket that
-//! guests can connect to, and there is no time at which an address has a UDP socket and nobody to ask for a share of it.
-//!
 //! | module | subject |
 //! |---|---|
 //! | [`message`] | what is on the Unix socket |
@@ -23,10 +20,10 @@ use super::groups::Groups;
 pub mod guest;
 mod message;
 pub mod owner;
-pub mod socket;
+mod socket;
 
 /// Worker numbers are below this: those that queue pair numbers can have.
-pub const WORKERS: usize = 15;
+const WORKERS: usize = 15;
 
 /// Role of a process that shares an address, with respect to frames.
 pub trait Node {
