@@ -155,8 +155,6 @@ pub struct Wiring<'a> {
     pub gateway: Option<IpAddr>,
     /// Connections at the same time.
     pub connections: u32,
-    /// Outstanding messages of all connections.
-    pub outstanding: u64,
 }
 
 impl<'a> From<&'a Plan> for Wiring<'a> {
@@ -167,7 +165,6 @@ impl<'a> From<&'a Plan> for Wiring<'a> {
             address: plan.address,
             gateway: plan.gateway,
             connections: plan.connections(),
-            outstanding: u64::from(plan.qps) * u64::from(plan.depth()),
         }
     }
 }
@@ -178,10 +175,7 @@ pub fn serve<P: Clone, O>(
     session: &Session<P, O>,
     factory: Box<dyn ServiceFactory>,
 ) -> Result<(), CliError> {
-    // Time to process all outstanding messages at a microsecond each. With thousands of queue pairs it is longer than the
-    // retransmission timeouts, so these are raised.
-    let round = rxe_proto::Duration::from_micros(plan.outstanding);
-    let timeouts = EngineConfig::default();
+    let engine = EngineConfig::default();
     // A closed connection keeps its slot for a while (timewait).
     let connections = 2 * plan.connections + 64;
     let config = RuntimeConfig {
@@ -192,14 +186,7 @@ pub fn serve<P: Clone, O>(
         }],
         // The target on a UDP socket runs on this machine as well, most likely.
         idle: if plan.udp { IdlePolicy::Pause } else { IdlePolicy::Spin },
-        engine: EngineConfig {
-            max_qp: timeouts.max_qp.max(connections),
-            max_cqe: MAX_CQE,
-            window: WINDOW,
-            min_timeout: timeouts.min_timeout.max(round / 4),
-            initial_timeout: timeouts.initial_timeout.max(round),
-            ..timeouts
-        },
+        engine: EngineConfig { max_qp: engine.max_qp.max(connections), max_cqe: MAX_CQE, window: WINDOW, ..engine },
         max_connections: RuntimeConfig::default().max_connections.max(connections as usize),
         ..RuntimeConfig::default()
     };

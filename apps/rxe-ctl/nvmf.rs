@@ -102,6 +102,16 @@ pub enum NamespaceVerb {
         #[arg(long)]
         force: bool,
     },
+    /// Let hosts write to a namespace again that is read-only because a flush of its file failed
+    ///
+    /// What was written between the flush before and the one that failed may be lost: check the file system on it first.
+    Recover {
+        /// NQN of the subsystem
+        subsystem: String,
+
+        /// Number of the namespace
+        nsid: u32,
+    },
     /// Let a namespace grow to the size of its file or device, and print the size. Connected hosts see it at once
     ///
     /// Memory keeps its size.
@@ -236,6 +246,9 @@ pub fn run(target: &mut Client, verb: NvmfVerb, json: bool) -> Result<String, Cl
         }
         NvmfVerb::Namespace { what: NamespaceVerb::Remove { subsystem, nsid, force } } => {
             NvmfRequest::RemoveNamespace { subsystem, nsid, force }
+        }
+        NvmfVerb::Namespace { what: NamespaceVerb::Recover { subsystem, nsid } } => {
+            NvmfRequest::RecoverNamespace { subsystem, nsid }
         }
         NvmfVerb::Namespace { what: NamespaceVerb::Resize { subsystem, nsid, size } } => {
             let size: u64 = target.ask(&Request::Nvmf(NvmfRequest::ResizeNamespace { subsystem, nsid, size }))?;

@@ -58,11 +58,13 @@ fn captured(place: &Place) -> Check {
     }
 }
 
-/// Both processes are bash, which has the device once it has expanded the pattern, and keeps it until the end of `wait`.
+/// Both processes open the device, as one that only looks at it has no address, and keep it until they get a line.
 fn automatic(place: &Place) -> Check {
     let script = "
-        $run bash -c 'echo /sys/class/infiniband/*; exec 3<>first; read line <&3' &
-        $run bash -c 'echo /sys/class/infiniband/*; exec 3<>second; read line <&3' &
+        exec 3<>first 4<>second
+        opens=\"import pyverbs.device as d, sys; c = d.Context(name='rxe0'); sys.stdin.readline()\"
+        $run /usr/bin/python3 -c \"$opens\" <&3 &
+        $run /usr/bin/python3 -c \"$opens\" <&4 &
         until [ $($run --list | grep -c '^127.0.0.[12] ') = 2 ]; do sleep 0.01; done
         $run --list
         echo >first; echo >second; wait; rm first second";

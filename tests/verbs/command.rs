@@ -40,7 +40,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("rxe-run/libraries that are preloaded stay", preloaded),
         Case::new("rxe-run/programs without RDMA leave nothing", nothing_left),
         Case::new("rxe-run/--list shows who has a device, until it ends", listed),
-        Case::new("rxe-run/an address that is taken names its user", taken),
+        Case::new("rxe-run/an address whose owner does not answer names it", taken),
+        Case::new("rxe-run/a program that only looks leaves the address to others", looks),
     ]
 }
 
@@ -65,7 +66,11 @@ fn nothing_left(place: &Place) -> Check {
     if runtime.join("rxe-run").exists() { Err(format!("{} has a folder", runtime.display())) } else { Ok(()) }
 }
 
-/// A shell that has a device and waits for a line.
+/// A program that has opened the device, and waits until its standard input ends.
+pub const OPENER: &str =
+    "import pyverbs.device as d, sys; c = d.Context(name='rxe0'); print('open', flush=True); sys.stdin.read()";
+
+/// A shell that has looked at the device and waits for a line.
 const HOLDER: &str = "echo /sys/class/infiniband/*; read line || :";
 
 fn listed(place: &Place) -> Check {
@@ -89,16 +94,23 @@ fn listed(place: &Place) -> Check {
 
 fn taken(place: &Place) -> Check {
     let address = place.address();
-    let mut holder = with_input(place.program(address, "bash -c").arg(HOLDER))?;
-    holder.wait_for_line("/sys/class/infiniband/rxe0", LIMIT)?;
+    let owner = with_input(place.program(address, "/usr/bin/python3 -c").arg(OPENER))?;
+    owner.wait_for_line("open", LIMIT)?;
+    owner.signal("STOP")?;
     let done = run(&mut place.program(address, "ibv_devinfo"), LIMIT)?;
     let by = format!(
-        "rxe-verbs: no RDMA device: UDP port 4791 of {address} is in use by `bash -c {HOLDER}` (process {})",
-        holder.id()
+        "rxe-verbs: no RDMA device: UDP port 4791 of {address} is in use by `/usr/bin/python3 -c {OPENER}` (process {})",
+        owner.id()
     );
-    if !done.stderr.contains(&by) {
-        return Err(format!("no {by:?}: {}", done.stderr));
-    }
+    if done.stderr.contains(&by) { Ok(()) } else { Err(format!("no {by:?}: {}", done.stderr)) }
+}
+
+/// As hwloc in mpirun looks, whose children need the address.
+fn looks(place: &Place) -> Check {
+    let address = place.address();
+    let mut holder = with_input(place.program(address, "bash -c").arg(HOLDER))?;
+    holder.wait_for_line("/sys/class/infiniband/rxe0", LIMIT)?;
+    expect_code(&run(&mut place.program(address, "ibv_devinfo"), LIMIT)?, 0)?;
     drop(holder.stdin());
     expect_code(&holder.finish(LIMIT)?, 0)
 }

@@ -17,6 +17,7 @@ mod pair;
 mod perftest_pairs;
 mod pingpong;
 mod place;
+mod process;
 mod pyverbs;
 mod rdmacm;
 mod rsocket;
@@ -61,6 +62,7 @@ fn cases() -> Vec<Case> {
         rdmacm::cases(),
         rsocket::cases(),
         shared::cases(),
+        process::cases(),
         libraries::cases(),
         target::cases(),
         pyverbs::cases(),

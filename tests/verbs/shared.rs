@@ -1,10 +1,11 @@
 //! Several processes at one address.
 
-use rxe_testkit::process::{Program, run};
+use rxe_testkit::process::Program;
 
 use crate::Check;
 use crate::case::Case;
 use crate::client_output::{UCMATOSE, UDADDY, Wants};
+use crate::command::OPENER;
 use crate::pair::{Command, LIMIT, Pair, Ready, until, until_ready};
 use crate::place::{Place, expect_code, with_input};
 use crate::rdmacm::rping;
@@ -21,29 +22,36 @@ pub fn cases() -> Vec<Case> {
         Pair::new("udaddy -b SERVER", "udaddy -s SERVER", UDADDY).ready(listens),
     ];
     let mut cases: Vec<Case> = pairs.into_iter().map(|pair| pair.at_one_address().case("shared")).collect();
+    cases.push(Case::new("shared/processes that start together all open the device", together));
     cases.push(Case::new("shared/the address outlives its first process", outlives));
     cases
 }
 
-/// A program that has opened the device, and waits until its standard input ends.
-const HOLDER: &str =
-    "import pyverbs.device as d, sys; c = d.Context(name='rxe0'); print('open', flush=True); sys.stdin.read()";
+/// As the ranks of an MPI program, and as short-lived processes: one after the other is the owner of the address.
+fn together(place: &Place) -> Check {
+    for _ in 0..3 {
+        let address = place.address();
+        let start = || Program::start(&mut place.program(address, "ibv_devinfo"));
+        let programs: Vec<Program> = (0..12).map(|_| start()).collect::<Result<_, _>>()?;
+        for mut program in programs {
+            expect_code(&program.finish(LIMIT)?, 0)?;
+        }
+    }
+    Ok(())
+}
 
 /// A server and a client are guests of a third process, which is killed while they work.
 fn outlives(place: &Place) -> Check {
     let (address, port) = (place.address(), sockets::free_port()?);
-    let owner = with_input(place.program(address, "/usr/bin/python3 -c").arg(HOLDER))?;
+    let owner = with_input(place.program(address, "/usr/bin/python3 -c").arg(OPENER))?;
     owner.wait_for_line("open", LIMIT)?;
     let command = format!("ib_send_bw -F -p {port} -s 4096 -n 5000");
     let mut server = Program::start(&mut place.program(address, &command))?;
     until_ready(&mut server, Ready::Tcp, port)?;
     let mut client = Program::start(&mut place.program(address, &format!("{command} {address}")))?;
-    // Each has a row when it has its part of the port.
-    let rows = || {
-        let done = run(&mut place.rxe_run("--list"), LIMIT)?;
-        Ok::<_, String>(done.stdout.lines().filter(|line| line.starts_with(&format!("{address} "))).count())
-    };
-    until(&mut client, "get a device", |_| rows().is_ok_and(|rows| rows == 3))?;
+    // It has its part of the port then.
+    let opened = |client: &Program| client.stderr().iter().any(|line| line.contains("uverbs0 opened as descriptor"));
+    until(&mut client, "open the device", opened)?;
     owner.signal("KILL")?;
     for (side, program) in [("client", &mut client), ("server", &mut server)] {
         expect_code(&program.finish(LIMIT)?, 0).map_err(|why| format!("{side}: {why}"))?;

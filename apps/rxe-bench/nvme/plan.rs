@@ -98,7 +98,6 @@ impl NvmePlan {
             address: self.address,
             gateway: self.gateway,
             connections: u32::from(self.queues) + 1,
-            outstanding: u64::from(self.queues) * u64::from(self.depth),
         }
     }
 }

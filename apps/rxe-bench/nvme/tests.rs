@@ -109,7 +109,8 @@ impl Rig {
                                 FirstCommand::Fetch(_) => ConnectData::read_from_bytes(&self.bytes(0, 1024)).unwrap(),
                                 FirstCommand::Refuse(response) => panic!("{response:?}"),
                             };
-                            match self.target.connect(self.now, QueueKey(u64::from(qid)), &sqe, &data) {
+                            let client = [192, 0, 2, 9].into();
+                            match self.target.connect(self.now, QueueKey(u64::from(qid)), client, &sqe, &data) {
                                 Ok(granted) => {
                                     self.controller = Some(granted.controller);
                                     self.queues.extend(granted.io_queue.map(IoQueue::new));

@@ -52,6 +52,7 @@ pub fn answer(managed: &Managed, request: NvmfRequest) -> Reply {
         NvmfRequest::RemoveNamespace { subsystem, nsid, force } => {
             Reply::of(nqn(&subsystem).and_then(|subsystem| change.remove_namespace(&subsystem, nsid, force)))
         }
+        NvmfRequest::RecoverNamespace { subsystem, nsid } => Reply::of(change.recover_namespace(&subsystem, nsid)),
         NvmfRequest::ResizeNamespace { subsystem, nsid, size } => {
             Reply::of(change.resize_namespace(&subsystem, nsid, size.as_deref()))
         }
@@ -215,7 +216,7 @@ impl Change<'_> {
                         Backing::Ram { .. } => None,
                         Backing::File { path, .. } => Some(path.display().to_string()),
                     },
-                    read_only: namespace.read_only,
+                    read_only: namespace.is_write_protected(),
                     checksums: config.checksums,
                     uuid: namespace.uuid.to_string(),
                 });
@@ -267,6 +268,14 @@ impl Change<'_> {
         self.tell(&nqn)?;
         tracing::info!("nvmf: namespace {nsid} of {nqn} has {size} bytes now");
         Ok(size)
+    }
+
+    fn recover_namespace(&mut self, subsystem: &str, nsid: u32) -> Result<(), String> {
+        let nqn = nqn(subsystem)?;
+        self.disks.recover(&nqn, nsid).map_err(text)?;
+        self.tell(&nqn)?;
+        tracing::warn!("nvmf: namespace {nsid} of {nqn} was recovered: hosts can write to it again");
+        Ok(())
     }
 
     fn hosts(&self) -> Vec<NvmfHost> {

@@ -44,6 +44,13 @@ pub enum NvmfRequest {
         #[serde(default)]
         force: bool,
     },
+    /// Lets hosts write to a namespace again of whose file a flush failed. The answer is `null`.
+    RecoverNamespace {
+        /// NQN of its subsystem.
+        subsystem: String,
+        /// NSID of the namespace.
+        nsid: u32,
+    },
     /// Gives hosts the size that the file or device of a namespace has. The answer is the size in bytes.
     ResizeNamespace {
         /// NQN of its subsystem.

@@ -42,7 +42,7 @@ pub enum Operation<'a> {
         /// Whether the storage may release the blocks.
         deallocate: bool,
     },
-    /// Releases blocks, which read as zeroes afterwards.
+    /// Releases blocks, which read as zeroes afterwards; without effect where the storage cannot release blocks.
     Deallocate {
         /// First byte.
         offset: u64,
@@ -144,6 +144,10 @@ pub trait Backend: Send {
 
     /// Counters of this instance.
     fn stats(&self) -> &Arc<StorageStats>;
+
+    /// Ends an operation that is not complete before its next request to the kernel, with [`StorageError::Cancelled`]; one whose
+    /// last request is in progress completes as if it was not cancelled.
+    fn cancel(&mut self, _token: u64) {}
 
     /// Prepares for the end: an operation that waits for another worker's fails with [`StorageError::Closed`] at the
     /// next [`poll`](Self::poll) instead of waiting.

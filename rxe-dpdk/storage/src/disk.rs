@@ -3,12 +3,13 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::fs::{FallocateFlags, OFlags, fcntl_setfl};
 use rxe_proto::mem::{Allocator, HeapAllocator, Memory};
 
 use crate::aligned::AlignedBuffer;
@@ -96,6 +97,10 @@ pub struct Disk {
     pub(crate) punch: AtomicBool,
     /// Whether the file system zeroes ranges, as far as is known.
     pub(crate) zero_range: AtomicBool,
+    /// Whether a flush failed since the file was opened or recovered.
+    failed: AtomicBool,
+    /// Number of recoveries.
+    recoveries: AtomicU64,
     path: PathBuf,
     block_size: BlockSize,
     regular: bool,
@@ -168,6 +173,7 @@ impl Disk {
         } else {
             None
         };
+        let punch = if regular { makes_holes(&file, geometry) } else { discards(&file) };
         let whole = HeapAllocator.allocate(ZEROES + PAGE)?;
         let zeroes = whole.slice(whole.as_ptr().addr().wrapping_neg() % PAGE, ZEROES).unwrap_or(whole);
         let disk = Disk {
@@ -175,8 +181,10 @@ impl Disk {
             sidecar,
             align,
             zeroes,
-            punch: AtomicBool::new(true),
+            punch: AtomicBool::new(punch),
             zero_range: AtomicBool::new(true),
+            failed: AtomicBool::new(false),
+            recoveries: AtomicU64::new(0),
             path: path.to_owned(),
             block_size: options.block_size,
             regular,
@@ -215,6 +223,52 @@ impl Disk {
         self.block_size
     }
 
+    /// Whether deallocated blocks are released, and read as zeroes.
+    #[must_use]
+    pub fn releases_blocks(&self) -> bool {
+        self.punch.load(Ordering::Relaxed)
+    }
+
+    /// Whether a flush failed: what was written since the flush before may be lost, as the kernel does not write it again. All
+    /// changes and flushes fail with [`StorageError::FlushFailed`] until [`recover`](Self::recover).
+    #[must_use]
+    pub fn is_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// A flush failed.
+    pub(crate) fn fail(&self) {
+        self.keep_marks();
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Number of recoveries. An instance that has seen fewer opens its file for flushes again.
+    pub(crate) fn recoveries(&self) -> u64 {
+        self.recoveries.load(Ordering::Acquire)
+    }
+
+    /// Allows changes and flushes again after a failed flush, if a flush succeeds now. What was lost stays lost. For the control
+    /// thread.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`] when the flush fails again.
+    pub fn recover(&self) -> Result<(), OpenError> {
+        let fail = |action| failed(&self.path, action);
+        self.reopen().and_then(|file| file.sync_data()).map_err(fail("flush"))?;
+        if let Some(sidecar) = &self.sidecar {
+            reopened(&sidecar.file).and_then(|file| file.sync_data()).map_err(fail("flush the checksums of"))?;
+        }
+        self.recoveries.fetch_add(1, Ordering::AcqRel);
+        self.failed.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// The file, opened again. The kernel reports a failure to write to each open file once, so whoever flushes needs his own.
+    pub(crate) fn reopen(&self) -> io::Result<File> {
+        reopened(&self.file)
+    }
+
     /// Notes that an operation ended in a state that is not known.
     pub(crate) fn keep_marks(&self) {
         if let Some(sidecar) = &self.sidecar {
@@ -239,6 +293,29 @@ impl Drop for Disk {
             let _ = self.file.unlock();
         }
     }
+}
+
+/// The file of `file`, opened again.
+pub(crate) fn reopened(file: &File) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Whether the file system of a regular file makes holes. A hole behind the end changes nothing.
+fn makes_holes(file: &File, geometry: Geometry) -> bool {
+    let end = geometry.bytes().next_multiple_of(PAGE as u64);
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, flags, end, PAGE as u64).is_ok()
+}
+
+/// Whether the kernel can zero blocks of a device by releasing them.
+fn discards(file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
+    // A partition has the queue of its disk.
+    let queue = ["queue", "../queue"].into_iter().find_map(|queue| {
+        std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/{queue}/write_zeroes_max_bytes")).ok()
+    });
+    queue.is_some_and(|bytes| bytes.trim() != "0")
 }
 
 /// Locks a regular file for this process.

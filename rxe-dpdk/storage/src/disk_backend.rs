@@ -4,6 +4,12 @@
 //!
 //! The file system or device decides what a read that overlaps with a write in progress returns, and what is left of a
 //! write when power fails. With checksums, operations on the same blocks wait for each other.
+//!
+//! # Flushes
+//!
+//! One flush is in progress at a time; those that arrive meanwhile share the next one. The kernel reports a failure to write once
+//! to each open file, so of two flushes at a time one would succeed although its data are lost. For the same reason an instance
+//! has files of its own for flushes, and a durable write through the page cache is a write and a flush.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +20,7 @@ use rxe_proto::mem::Memory;
 use crate::backend::{Backend, Completion, Full, Operation, Submitted};
 use crate::checksum::{ENTRY, Scratch};
 use crate::chunk::{blocks, chunk_limit, mode, region_of, unlock, update, verify};
-use crate::disk::Disk;
+use crate::disk::{Disk, reopened};
 use crate::error::{OpenError, RingError, StorageError};
 use crate::geometry::Geometry;
 use crate::io::Io;
@@ -38,6 +44,9 @@ pub struct DiskBackend {
     ops: Ops,
     /// Operations that found no room in the ring, or locked blocks; in order.
     waiting: VecDeque<u32>,
+    flushes: Flushes,
+    /// Number of recoveries of the disk when the files for flushes were opened.
+    recoveries: u64,
     /// Client number and files in the ring.
     attached: Option<Attached>,
     closing: bool,
@@ -48,8 +57,20 @@ pub struct DiskBackend {
 struct Attached {
     client: u32,
     data: u32,
-    /// File of the checksums.
-    table: Option<u32>,
+    /// The data, for flushes.
+    sync: u32,
+    /// File of the checksums, and the same for flushes.
+    table: Option<(u32, u32)>,
+}
+
+/// The flush in progress, and those that wait for the next one.
+#[derive(Default)]
+struct Flushes {
+    /// The operation whose requests are in the ring.
+    leader: Option<u32>,
+    /// Operations that end with it.
+    followers: Vec<u32>,
+    next: Vec<u32>,
 }
 
 /// What an operation does after a step.
@@ -58,6 +79,8 @@ enum Next {
     InRing,
     /// It must try again.
     Wait,
+    /// It ends with the next flush.
+    Joined,
     /// It is complete.
     Finish(Result<(), StorageError>),
 }
@@ -77,6 +100,8 @@ impl DiskBackend {
             regions,
             ops: Ops::new(depth.max(1)),
             waiting: VecDeque::with_capacity(depth.max(1) as usize),
+            flushes: Flushes::default(),
+            recoveries: 0,
             attached: None,
             closing: false,
             stats: Arc::default(),
@@ -88,19 +113,22 @@ impl DiskBackend {
         let (counted, len) = operation.counted();
         let offset = operation.offset();
         self.geometry.check(offset, len)?;
+        if self.disk.is_failed() && !matches!(operation, Operation::Read { .. }) {
+            return Err(StorageError::FlushFailed);
+        }
         let method = |release: bool| if release { Method::Punch } else { Method::ZeroRange };
         let (kind, memory) = match *operation {
             Operation::Read { into, .. } => (Kind::Read, Some(into)),
             Operation::Write { from, durable, .. } => (Kind::Write { durable }, Some(from)),
             Operation::Flush => (Kind::Flush, None),
             Operation::WriteZeroes { deallocate, .. } => (Kind::Zero(method(deallocate)), None),
-            Operation::Deallocate { .. } => (Kind::Zero(Method::Punch), None),
+            Operation::Deallocate { .. } => (Kind::Release, None),
         };
         let memory = memory.cloned();
         if memory.as_ref().is_some_and(|memory| memory.as_ptr().addr() % self.disk.align != 0) {
             return Err(StorageError::BufferAlignment { align: self.disk.align });
         }
-        let step = if kind == Kind::Flush { Step::Data } else { Step::Lock };
+        let step = if kind == Kind::Flush { Step::Sync } else { Step::Lock };
         Ok(move || Op {
             token,
             counted,
@@ -115,6 +143,7 @@ impl DiskBackend {
             locked: false,
             wants_lock: false,
             retries: 0,
+            cancelled: false,
         })
     }
 
@@ -124,11 +153,31 @@ impl DiskBackend {
             return Next::Finish(Err(StorageError::Closed));
         };
         let checks = self.disk.sidecar.as_ref();
+        if op.cancelled && op.can_end(checks.is_some()) {
+            return Next::Finish(Err(StorageError::Cancelled));
+        }
+        if op.kind == Kind::Release && !self.disk.releases_blocks() {
+            return Next::Finish(Ok(()));
+        }
+        if op.step == Step::Sync {
+            match self.flushes.leader {
+                Some(leader) if leader != index => {
+                    self.flushes.next.push(index);
+                    return Next::Joined;
+                }
+                _ => self.flushes.leader = Some(index),
+            }
+        }
         if op.step == Step::Lock {
             let rest = op.len - op.done;
             op.chunk = rest;
+            choose_method(op, &self.disk);
             if let Some(sidecar) = checks {
                 op.chunk = rest.min(chunk_limit(self.geometry, op.start()));
+                if op.kind == Kind::Zero(Method::Write) {
+                    // So short that it can be cancelled.
+                    op.chunk = op.chunk.min(self.disk.zeroes.len() as u64);
+                }
                 let (first, count) = blocks(self.geometry, op);
                 if !sidecar.locks.try_lock(first, count, mode(op.kind)) {
                     op.wants_lock = op.kind.changes();
@@ -145,10 +194,11 @@ impl DiskBackend {
         if !ring.has_room() {
             return Next::Wait;
         }
-        let table_file = attached.table.unwrap_or(attached.data);
+        let (table_file, table_sync) = attached.table.unwrap_or((attached.data, attached.sync));
         let (file, request) = match op.step {
             Step::Lock | Step::Data => (attached.data, data_request(op, &self.disk)),
-            Step::SyncTable => (table_file, Some(Request::Sync)),
+            Step::Sync => (attached.sync, Some(Request::Sync)),
+            Step::SyncTable => (table_sync, Some(Request::Sync)),
             Step::Mark => {
                 let offset = mark_offset(blocks(self.geometry, op).0 / REGION_BLOCKS);
                 let request = checks.map(|sidecar| Request::Write {
@@ -167,7 +217,7 @@ impl DiskBackend {
                     at: entry_index(first) * ENTRY + op.part as usize,
                     len: (count * ENTRY as u64 - op.part) as u32,
                     offset: entry_offset(first) + op.part,
-                    durable: op.kind == Kind::Write { durable: true },
+                    durable: op.kind == Kind::Write { durable: true } && self.disk.is_direct(),
                 });
                 (table_file, request)
             }
@@ -200,7 +250,10 @@ impl DiskBackend {
                 op.step = Step::Data;
             }
             Step::Mark => return Some(Err(StorageError::NoSpace)),
-            Step::SyncTable => return Some(Ok(())),
+            Step::Sync if self.disk.sidecar.is_some() => op.step = Step::SyncTable,
+            // Another instance's flush may have failed meanwhile.
+            Step::Sync | Step::SyncTable if self.disk.is_failed() => return Some(Err(StorageError::FlushFailed)),
+            Step::Sync | Step::SyncTable => return Some(Ok(())),
             Step::Table => {
                 op.part += moved;
                 if moved == 0 {
@@ -211,11 +264,11 @@ impl DiskBackend {
                 }
             }
             Step::Data => match op.kind {
-                Kind::Flush => {
-                    op.step = Step::SyncTable;
-                    return self.disk.sidecar.is_none().then_some(Ok(()));
+                // It has no such step.
+                Kind::Flush => return Some(Ok(())),
+                Kind::Release | Kind::Zero(Method::Punch | Method::ZeroRange) => {
+                    return self.finish_data(finished.tag, scratch);
                 }
-                Kind::Zero(Method::Punch | Method::ZeroRange) => return self.finish_data(finished.tag, scratch),
                 Kind::Read | Kind::Write { .. } | Kind::Zero(Method::Write) => {
                     // O_DIRECT continues at whole units only; the kernel transfers the rest of the unit again.
                     let before = op.part;
@@ -244,25 +297,59 @@ impl DiskBackend {
                 op.retries += 1;
                 return None;
             }
+            // A hint, which has no effect here.
+            (libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV, Kind::Release, Step::Data) => {
+                self.disk.refused(&self.disk.punch);
+                return Some(Ok(()));
+            }
+            // A device with larger blocks.
+            (libc::EINVAL, Kind::Release, Step::Data) => return Some(Ok(())),
             (libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV, Kind::Zero(method), Step::Data)
                 if method != Method::Write =>
             {
                 self.disk.refused(if method == Method::Punch { &self.disk.punch } else { &self.disk.zero_range });
                 op.kind = Kind::Zero(method.fallback());
+                self.restart_chunk(index);
                 return None;
             }
             // A device with larger blocks.
             (libc::EINVAL, Kind::Zero(method), Step::Data) if method != Method::Write => {
                 op.kind = Kind::Zero(method.fallback());
+                self.restart_chunk(index);
                 return None;
             }
             _ => {}
         }
+        if self.loses_data(index, errno) {
+            self.disk.fail();
+            return Some(Err(StorageError::FlushFailed));
+        }
+        let op = self.ops.get_mut(index)?;
         if op.step == Step::Table {
             // In memory the entries are right, and in the file they are not.
             self.disk.keep_marks();
         }
         Some(Err(StorageError::from_errno(errno)))
+    }
+
+    /// Whether an error means that the kernel may have dropped data of writes that were complete.
+    fn loses_data(&mut self, index: u32, errno: i32) -> bool {
+        let has_space = !matches!(errno, libc::ENOSPC | libc::EDQUOT);
+        let is_direct = self.disk.is_direct();
+        self.ops.get_mut(index).is_some_and(|op| match op.step {
+            Step::Sync | Step::SyncTable => true,
+            Step::Mark => has_space,
+            Step::Data | Step::Table => has_space && is_direct && op.kind == Kind::Write { durable: true },
+            Step::Lock => false,
+        })
+    }
+
+    /// Begins a chunk again, of which nothing was written.
+    fn restart_chunk(&mut self, index: u32) {
+        if let Some(op) = self.ops.get_mut(index) {
+            unlock(&self.disk, self.geometry, op);
+            op.step = Step::Lock;
+        }
     }
 
     /// The data of the chunk is complete: verifies it or updates the entries.
@@ -294,11 +381,29 @@ impl DiskBackend {
         unlock(&self.disk, self.geometry, op);
         op.done += op.chunk;
         (op.part, op.step) = (0, Step::Lock);
-        (op.done == op.len).then_some(Ok(()))
+        if op.done < op.len {
+            return None;
+        }
+        if op.kind == (Kind::Write { durable: true }) && !self.disk.is_direct() {
+            op.step = Step::Sync;
+            return None;
+        }
+        Some(Ok(()))
     }
 
-    /// Reports an operation that is complete.
+    /// Reports an operation that is complete, and those that end with its flush.
     fn finish(&mut self, index: u32, result: Result<(), StorageError>, completed: &mut Vec<Completion>) {
+        if self.flushes.leader == Some(index) {
+            self.flushes.leader = None;
+            let mut followers = std::mem::take(&mut self.flushes.followers);
+            followers.drain(..).for_each(|follower| self.report(follower, result, completed));
+            // Its memory is used again.
+            self.flushes.followers = followers;
+        }
+        self.report(index, result, completed);
+    }
+
+    fn report(&mut self, index: u32, result: Result<(), StorageError>, completed: &mut Vec<Completion>) {
         let Some(mut op) = self.ops.remove(index) else { return };
         unlock(&self.disk, self.geometry, &mut op);
         self.stats.count(op.counted, op.len, result);
@@ -308,9 +413,47 @@ impl DiskBackend {
     /// Advances an operation, and notes what follows.
     fn step(&mut self, ring: &mut Ring, index: u32, completed: &mut Vec<Completion>) {
         match self.advance(ring, index) {
-            Next::InRing => {}
+            Next::InRing | Next::Joined => {}
             Next::Wait => self.waiting.push_back(index),
             Next::Finish(result) => self.finish(index, result, completed),
+        }
+    }
+
+    /// Begins the next flush, when there is none in progress.
+    fn begin_flush(&mut self, ring: &mut Ring, completed: &mut Vec<Completion>) {
+        while self.flushes.leader.is_none() && !self.flushes.next.is_empty() {
+            let leader = self.flushes.next.swap_remove(0);
+            std::mem::swap(&mut self.flushes.next, &mut self.flushes.followers);
+            self.step(ring, leader, completed);
+        }
+    }
+
+    /// Opens files of its own for flushes.
+    fn open_sync(disk: &Disk, ring: &mut Ring) -> Result<(u32, Option<u32>), RingError> {
+        let failed = |error: std::io::Error| RingError::Register { errno: error.raw_os_error().unwrap_or(libc::EIO) };
+        let data = ring.open_file(&Arc::new(disk.reopen().map_err(failed)?))?;
+        let Some(sidecar) = &disk.sidecar else { return Ok((data, None)) };
+        let table = reopened(&sidecar.file).map_err(failed).and_then(|file| ring.open_file(&Arc::new(file)));
+        if table.is_err() {
+            ring.close_file(data);
+        }
+        Ok((data, Some(table?)))
+    }
+
+    /// After a recovery: the failures before it are not those of the flushes to come.
+    fn follow_recovery(&mut self, ring: &mut Ring) {
+        let recoveries = self.disk.recoveries();
+        if self.recoveries == recoveries {
+            return;
+        }
+        let Some(attached) = &mut self.attached else { return };
+        // Without new files, the next flush reports an old failure, and the namespace fails again.
+        if let Ok((data, table)) = DiskBackend::open_sync(&self.disk, ring) {
+            self.recoveries = recoveries;
+            ring.close_file(std::mem::replace(&mut attached.sync, data));
+            if let (Some((_, old)), Some(new)) = (&mut attached.table, table) {
+                ring.close_file(std::mem::replace(old, new));
+            }
         }
     }
 }
@@ -318,19 +461,22 @@ impl DiskBackend {
 impl Backend for DiskBackend {
     fn attach(&mut self, io: &mut Io) -> Result<(), RingError> {
         let ring = io.ring.as_mut().ok_or(RingError::NoRing)?;
-        let data = ring.open_file(&self.disk.file)?;
-        let table = match &self.disk.sidecar {
-            None => None,
-            Some(sidecar) => match ring.open_file(&sidecar.file) {
-                Ok(table) => Some(table),
-                Err(error) => {
-                    ring.close_file(data);
-                    return Err(error);
-                }
-            },
-        };
-        self.attached = Some(Attached { client: ring.attach(), data, table });
-        Ok(())
+        self.recoveries = self.disk.recoveries();
+        let (sync, table_sync) = DiskBackend::open_sync(&self.disk, ring)?;
+        let data = ring.open_file(&self.disk.file);
+        let table = self.disk.sidecar.as_ref().map(|sidecar| ring.open_file(&sidecar.file)).transpose();
+        match (data, table) {
+            (Ok(data), Ok(table)) => {
+                self.attached = Some(Attached { client: ring.attach(), data, sync, table: table.zip(table_sync) });
+                Ok(())
+            }
+            (data, table) => {
+                let opened =
+                    [Some(sync), table_sync, data.as_ref().ok().copied(), table.as_ref().ok().copied().flatten()];
+                opened.into_iter().flatten().for_each(|file| ring.close_file(file));
+                data.and(table.map(drop))
+            }
+        }
     }
 
     fn geometry(&self) -> Geometry {
@@ -339,6 +485,9 @@ impl Backend for DiskBackend {
 
     fn submit(&mut self, io: &mut Io, token: u64, operation: Operation<'_>) -> Result<Submitted, Full> {
         let (counted, len) = operation.counted();
+        if let Some(ring) = io.ring.as_mut() {
+            self.follow_recovery(ring);
+        }
         let (accepted, ring) = match (self.accept(token, &operation), io.ring.as_mut()) {
             (Ok(accepted), Some(ring)) if !self.closing && self.attached.is_some() => (accepted, ring),
             (Ok(_), _) => return Ok(Submitted::Done(Err(StorageError::Closed))),
@@ -356,7 +505,7 @@ impl Backend for DiskBackend {
             return Err(Full);
         };
         match self.advance(ring, index) {
-            Next::InRing => {}
+            Next::InRing | Next::Joined => {}
             Next::Wait => {
                 self.stats.waits.inc();
                 self.waiting.push_back(index);
@@ -386,6 +535,7 @@ impl Backend for DiskBackend {
                 self.step(ring, index, completed);
             }
         }
+        self.begin_flush(ring, completed);
     }
 
     fn outstanding(&self) -> usize {
@@ -404,6 +554,12 @@ impl Backend for DiskBackend {
         &self.stats
     }
 
+    fn cancel(&mut self, token: u64) {
+        if let Some(op) = self.ops.find_mut(token) {
+            op.cancelled = true;
+        }
+    }
+
     fn close(&mut self) {
         self.closing = true;
     }
@@ -411,7 +567,8 @@ impl Backend for DiskBackend {
     fn detach(&mut self, io: &mut Io) {
         let (Some(ring), Some(attached)) = (io.ring.as_mut(), self.attached.take()) else { return };
         ring.detach(attached.client);
-        for file in [Some(attached.data), attached.table].into_iter().flatten() {
+        let Attached { data, sync, table, .. } = attached;
+        for file in [data, sync].into_iter().chain(table.into_iter().flat_map(|(table, sync)| [table, sync])) {
             ring.close_file(file);
         }
     }
@@ -427,22 +584,28 @@ impl Drop for DiskBackend {
     }
 }
 
-/// The request for the rest of the data of the current chunk.
-fn data_request(op: &mut Op, disk: &Disk) -> Option<Request> {
-    let (offset, rest) = (op.start() + op.part, op.chunk - op.part);
-    let len = rest.min(LONGEST) as u32;
-    let at = (op.done + op.part) as usize;
+/// Turns to the next way to zero blocks, where the file system refuses one.
+fn choose_method(op: &mut Op, disk: &Disk) {
     if op.kind == Kind::Zero(Method::Punch) && !disk.punch.load(Ordering::Relaxed) {
         op.kind = Kind::Zero(Method::Punch.fallback());
     }
     if op.kind == Kind::Zero(Method::ZeroRange) && !disk.zero_range.load(Ordering::Relaxed) {
         op.kind = Kind::Zero(Method::ZeroRange.fallback());
     }
+}
+
+/// The request for the rest of the data of the current chunk.
+fn data_request(op: &mut Op, disk: &Disk) -> Option<Request> {
+    let (offset, rest) = (op.start() + op.part, op.chunk - op.part);
+    let len = rest.min(LONGEST) as u32;
+    let at = (op.done + op.part) as usize;
     Some(match op.kind {
         Kind::Flush => Request::Sync,
         Kind::Read => Request::Read { memory: op.memory.take()?, at, len, offset },
-        Kind::Write { durable } => Request::Write { memory: op.memory.take()?, at, len, offset, durable },
-        Kind::Zero(Method::Punch) => {
+        Kind::Write { durable } => {
+            Request::Write { memory: op.memory.take()?, at, len, offset, durable: durable && disk.is_direct() }
+        }
+        Kind::Release | Kind::Zero(Method::Punch) => {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             Request::Fallocate { mode, offset, len: rest }
         }

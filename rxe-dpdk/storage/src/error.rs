@@ -41,6 +41,12 @@ pub enum StorageError {
     /// The namespace is being closed.
     #[error("the namespace is being closed")]
     Closed,
+    /// The operation was cancelled.
+    #[error("the operation was cancelled")]
+    Cancelled,
+    /// A flush failed, now or before: what was written since the flush before may be lost, so the namespace is read-only.
+    #[error("a flush of the file failed: data may be lost, and the namespace is read-only until it is recovered")]
+    FlushFailed,
     /// Another error of the operating system.
     #[error("I/O error: {}", io::Error::from_raw_os_error(*errno))]
     Io {

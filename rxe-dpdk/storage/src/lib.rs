@@ -111,6 +111,8 @@ mod request;
 mod ring;
 mod scrub;
 mod sidecar;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod staging;
 mod stats;
 mod storage;

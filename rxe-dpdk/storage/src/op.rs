@@ -8,15 +8,19 @@ use crate::stats::Counted;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Read,
-    Write { durable: bool },
+    Write {
+        durable: bool,
+    },
     Flush,
     Zero(Method),
+    /// A hole, if the file system makes holes; else nothing.
+    Release,
 }
 
 impl Kind {
     /// Whether the operation changes blocks.
     pub(crate) fn changes(self) -> bool {
-        matches!(self, Kind::Write { .. } | Kind::Zero(_))
+        matches!(self, Kind::Write { .. } | Kind::Zero(_) | Kind::Release)
     }
 }
 
@@ -52,6 +56,8 @@ pub(crate) enum Step {
     Data,
     /// The entries in the file of checksums.
     Table,
+    /// A flush of the data.
+    Sync,
     /// A flush of the file of checksums.
     SyncTable,
 }
@@ -79,9 +85,17 @@ pub(crate) struct Op {
     pub(crate) wants_lock: bool,
     /// Requests that were interrupted one after the other.
     pub(crate) retries: u32,
+    /// Nothing more of it is to be submitted.
+    pub(crate) cancelled: bool,
 }
 
 impl Op {
+    /// Whether the operation can end before its next request: nothing of the chunk was written, or there are no checksums
+    /// that would not agree with a part of it.
+    pub(crate) fn can_end(&self, has_checksums: bool) -> bool {
+        matches!(self.step, Step::Lock | Step::Mark | Step::Data) && (self.part == 0 || !has_checksums)
+    }
+
     /// First byte of the current chunk.
     pub(crate) fn start(&self) -> u64 {
         self.offset + self.done
@@ -109,6 +123,11 @@ impl Ops {
         let index = self.free.pop()?;
         self.entries[index as usize] = Some(op());
         Some(index)
+    }
+
+    /// The operation of a token.
+    pub(crate) fn find_mut(&mut self, token: u64) -> Option<&mut Op> {
+        self.entries.iter_mut().flatten().find(|op| op.token == token)
     }
 
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Op> {

@@ -19,6 +19,10 @@
 
 // The kernel gets raw pointers; each block says why they are good.
 #![allow(unsafe_code)]
+#![cfg_attr(
+    not(feature = "simulated"),
+    allow(clippy::infallible_destructuring_match, reason = "with the feature there are two kernels")
+)]
 
 use std::fs::File;
 use std::mem;
@@ -32,16 +36,29 @@ use crate::error::RingError;
 use crate::request::{Finished, Request, RingConfig, RingStats};
 
 /// Size of the table of registered files.
-const FILES: usize = 256;
+const FILES: usize = 1024;
+/// The same where the process may not have as many files (RLIMIT_NOFILE).
+const FEW_FILES: usize = 256;
 /// No slot.
 const NONE: u32 = u32::MAX;
 /// Owner of a slot whose client is gone.
 const ORPHAN: u32 = u32::MAX;
 
+/// What executes the requests of a ring.
+#[cfg_attr(
+    feature = "simulated",
+    allow(clippy::large_enum_variant, reason = "a pointer more on the way to the real one")
+)]
+enum Kernel {
+    Linux(IoUring),
+    #[cfg(feature = "simulated")]
+    Simulated(crate::simulated::Executor),
+}
+
 /// A ring. Requests of several clients share its slots; each client gets its own completions.
 pub struct Ring {
     /// Declared first: dropped before the memory that it uses.
-    uring: IoUring,
+    kernel: Kernel,
     slots: Vec<Slot>,
     /// First free slot.
     free: u32,
@@ -93,7 +110,25 @@ impl Ring {
             result => result,
         };
         let uring = uring.map_err(|error| RingError::from_setup(&error))?;
-        uring.submitter().register_files(&[-1; FILES]).map_err(|error| RingError::from_setup(&error))?;
+        let files = match uring.submitter().register_files(&[-1; FILES]) {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                uring.submitter().register_files(&[-1; FEW_FILES]).map(|()| FEW_FILES)
+            }
+            result => result.map(|()| FILES),
+        };
+        let files = files.map_err(|error| RingError::from_setup(&error))?;
+        Ok(Ring::with(Kernel::Linux(uring), depth, files))
+    }
+
+    /// A ring whose requests a simulated kernel executes.
+    #[cfg(feature = "simulated")]
+    #[must_use]
+    pub fn simulated(kernel: &crate::simulated::SimulatedKernel, config: RingConfig) -> Ring {
+        let depth = config.depth.clamp(1, 16_384).next_power_of_two();
+        Ring::with(Kernel::Simulated(kernel.executor()), depth, FILES)
+    }
+
+    fn with(kernel: Kernel, depth: u32, files: usize) -> Ring {
         let slots = (1..=depth).map(|next| Slot {
             client: ORPHAN,
             tag: 0,
@@ -101,17 +136,26 @@ impl Ring {
             next: if next == depth { NONE } else { next },
             memory: None,
         });
-        Ok(Ring {
-            uring,
+        Ring {
+            kernel,
             slots: slots.collect(),
             free: 0,
             in_flight: 0,
             queued: 0,
             clients: Vec::new(),
-            files: vec![None; FILES],
+            files: vec![None; files],
             pinned: None,
             stats: RingStats::default(),
-        })
+        }
+    }
+
+    /// Replaces an entry of the kernel's table of files.
+    fn register_file(&self, index: u32, fd: i32) -> std::io::Result<()> {
+        match &self.kernel {
+            Kernel::Linux(uring) => uring.submitter().register_files_update(index, &[fd]).map(drop),
+            #[cfg(feature = "simulated")]
+            Kernel::Simulated(_) => Ok(()),
+        }
     }
 
     /// Pins `memory` for the ring, so that the kernel need not look up its pages at each request. Returns false when
@@ -121,9 +165,14 @@ impl Ring {
         if self.pinned.is_some() || memory.is_empty() {
             return false;
         }
+        let uring = match &self.kernel {
+            Kernel::Linux(uring) => uring,
+            #[cfg(feature = "simulated")]
+            Kernel::Simulated(_) => return false,
+        };
         let iovec = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: memory.len() };
-        // SAFETY: the bytes stay allocated until the ring is gone: `pinned` keeps them, and is dropped after `uring`.
-        let pinned = unsafe { self.uring.submitter().register_buffers(&[iovec]) }.is_ok();
+        // SAFETY: the bytes stay allocated until the ring is gone: `pinned` keeps them, and is dropped after `kernel`.
+        let pinned = unsafe { uring.submitter().register_buffers(&[iovec]) }.is_ok();
         if pinned {
             self.pinned = Some(memory.clone());
         }
@@ -154,10 +203,15 @@ impl Ring {
 
     /// Registers a file, which stays open until [`close_file`](Self::close_file) and the last request on it.
     pub(crate) fn open_file(&mut self, file: &Arc<File>) -> Result<u32, RingError> {
-        let index = self.files.iter().position(Option::is_none).ok_or(RingError::TooManyFiles { max: FILES })?;
+        let index =
+            self.files.iter().position(Option::is_none).ok_or(RingError::TooManyFiles { max: self.files.len() })?;
         let fd = file.as_raw_fd();
-        let update = self.uring.submitter().register_files_update(index as u32, &[fd]);
-        update.map_err(|error| RingError::Register { errno: error.raw_os_error().unwrap_or(libc::EIO) })?;
+        self.register_file(index as u32, fd)
+            .map_err(|error| RingError::Register { errno: error.raw_os_error().unwrap_or(libc::EIO) })?;
+        #[cfg(feature = "simulated")]
+        if let Kernel::Simulated(executor) = &self.kernel {
+            executor.opened(file);
+        }
         self.files[index] = Some(Arc::clone(file));
         Ok(index as u32)
     }
@@ -167,7 +221,7 @@ impl Ring {
         if let Some(entry @ Some(_)) = self.files.get_mut(index as usize) {
             *entry = None;
             // Failing, it would keep the file open for the life of the ring, nothing more.
-            let _ = self.uring.submitter().register_files_update(index, &[-1]);
+            let _ = self.register_file(index, -1);
         }
     }
 
@@ -180,6 +234,17 @@ impl Ring {
         let index = self.free;
         let Some(slot) = self.slots.get_mut(index as usize) else { return Err(request) };
         let next = slot.next;
+        #[cfg(feature = "simulated")]
+        if let Kernel::Simulated(executor) = &mut self.kernel
+            && let Some(Some(file)) = self.files.get(file as usize)
+        {
+            let memory = executor.push(index, file, request);
+            *slot = Slot { client, tag, result: 0, next: NONE, memory };
+            self.free = next;
+            self.queued += 1;
+            self.in_flight += 1;
+            return Ok(());
+        }
         let file = types::Fixed(file);
         let (entry, memory) = match request {
             Request::Sync => (opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(), None),
@@ -217,9 +282,15 @@ impl Ring {
 
     /// Puts the entry of a slot, which holds its memory, into the submission queue.
     fn enqueue(&mut self, entry: &squeue::Entry) {
+        let uring = match &mut self.kernel {
+            Kernel::Linux(uring) => uring,
+            // Its requests need no entries.
+            #[cfg(feature = "simulated")]
+            Kernel::Simulated(_) => return,
+        };
         // SAFETY: the only pointer in the entry, if any, leads to bytes of the slot's memory, in bounds (`address`).
         // The slot keeps the memory allocated until the completion; `Drop` waits for that, or leaks the memory.
-        let pushed = unsafe { self.uring.submission().push(entry) };
+        let pushed = unsafe { uring.submission().push(entry) };
         // The queue has as many entries as there are slots.
         debug_assert!(pushed.is_ok());
         self.queued += 1;
@@ -263,9 +334,13 @@ impl Ring {
         if self.in_flight == 0 {
             return Ok(());
         }
-        let enter = {
-            let queue = self.uring.submission();
-            self.queued > 0 || queue.taskrun() || queue.cq_overflow()
+        let enter = match &mut self.kernel {
+            Kernel::Linux(uring) => {
+                let queue = uring.submission();
+                self.queued > 0 || queue.taskrun() || queue.cq_overflow()
+            }
+            #[cfg(feature = "simulated")]
+            Kernel::Simulated(_) => true,
         };
         let result = if enter { self.enter(0) } else { Ok(()) };
         self.reap();
@@ -299,7 +374,16 @@ impl Ring {
     /// Enters the kernel, which takes the queued entries, and posts completions of at least `min` requests.
     fn enter(&mut self, min: usize) -> Result<(), RingError> {
         self.stats.enters += 1;
-        match self.uring.submit_and_wait(min) {
+        let uring = match &mut self.kernel {
+            Kernel::Linux(uring) => uring,
+            #[cfg(feature = "simulated")]
+            Kernel::Simulated(executor) => {
+                executor.enter(min);
+                self.queued = 0;
+                return Ok(());
+            }
+        };
+        match uring.submit_and_wait(min) {
             Ok(taken) => {
                 self.queued = self.queued.saturating_sub(taken);
                 Ok(())
@@ -315,10 +399,16 @@ impl Ring {
     /// Moves completions from the shared memory to the clients' lists.
     fn reap(&mut self) {
         loop {
-            let Some(entry) = self.uring.completion().next() else { return };
-            let index = entry.user_data() as u32;
+            let next = match &mut self.kernel {
+                Kernel::Linux(uring) => {
+                    uring.completion().next().map(|entry| (entry.user_data() as u32, entry.result()))
+                }
+                #[cfg(feature = "simulated")]
+                Kernel::Simulated(executor) => executor.pop(),
+            };
+            let Some((index, result)) = next else { return };
             let Some(slot) = self.slots.get_mut(index as usize) else { continue };
-            slot.result = entry.result();
+            slot.result = result;
             self.in_flight -= 1;
             self.stats.completions += 1;
             self.deliver(index);

@@ -81,6 +81,13 @@ impl Storage {
         }
     }
 
+    /// Ends an operation before its next request, see [`Backend::cancel`]. Its completion is reported.
+    pub fn cancel(&mut self, namespace: NamespaceId, token: u64) {
+        if let Some(Some(backend)) = self.namespaces.get_mut(namespace.0 as usize) {
+            backend.cancel(token);
+        }
+    }
+
     /// Submits what was started since the last turn, and appends completions of all namespaces to `completed`. Call it
     /// once per turn of the worker's loop: it makes at most one system call, and none when there is nothing to submit.
     ///

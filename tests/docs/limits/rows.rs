@@ -252,7 +252,7 @@ pub const ROWS: &[Row] = &[
         counters: &[],
         tests: &[(
             "rxe-dpdk/nvmf/tests/it/events.rs",
-            "one_more_request_than_the_limit_is_refused_and_a_reset_drops_them",
+            "one_more_request_than_the_limit_is_refused_and_a_reset_ends_them",
         )],
     },
     Row {

@@ -1,11 +1,10 @@
 //! The choice of the adapter's address.
 //!
-//! One process has one address: its UDP socket owns port 4791 there. Binding the socket is what takes an address, so
-//! processes that start at the same time get different ones.
+//! An address that the user has chosen may be that of several processes. Without one, each process takes the first loopback address
+//! that no other one has: opening the port is what takes it, so processes that start at the same time get different ones.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 
 use rxe_proto::wire::ROCE_UDP_PORT;
 
@@ -32,8 +31,14 @@ pub enum AddressError<E: Error> {
         program: String,
         /// Process id of the program that has the address.
         pid: u32,
-        /// Folder of that program, with its management socket.
-        folder: PathBuf,
+    },
+    /// As many processes of this user as there can be have the address.
+    #[error("{processes} processes share {address}, the maximum: end one of them, or give this one another --address")]
+    Full {
+        /// The address.
+        address: IpAddr,
+        /// Their number.
+        processes: usize,
     },
     /// All loopback addresses are in use.
     #[error(
@@ -43,20 +48,14 @@ pub enum AddressError<E: Error> {
     AllInUse(IpAddr),
 }
 
-/// Opens the port at `wanted`, or at the first free loopback address. `in_use` tells the error of an address that another
-/// socket has.
+/// Opens the port at the first free loopback address. `in_use` tells the error of an address that another socket has.
 ///
 /// # Errors
-/// The port cannot be opened at `wanted`, or no loopback address is free.
-pub fn take<P, E: Error>(
-    wanted: Option<IpAddr>,
+/// The port cannot be opened, or no loopback address is free.
+pub fn take_free<P, E: Error>(
     mut open: impl FnMut(IpAddr) -> Result<P, E>,
     in_use: impl Fn(&E) -> bool,
 ) -> Result<P, AddressError<E>> {
-    if let Some(address) = wanted {
-        return open(address)
-            .map_err(|error| if in_use(&error) { user_of(address, error) } else { AddressError::Port(error) });
-    }
     let nth = |offset| IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::LOCALHOST.to_bits() + offset));
     // Ends in 0 and 255 look like those of a network, and some programs take them for that.
     let usual = |address: &IpAddr| !matches!(address, IpAddr::V4(v4) if [0, 255].contains(&v4.octets()[3]));
@@ -70,11 +69,9 @@ pub fn take<P, E: Error>(
 }
 
 /// Names the process that has the address, if it can be seen.
-fn user_of<E: Error>(address: IpAddr, error: E) -> AddressError<E> {
+pub fn in_use_by<E: Error>(address: IpAddr, error: E) -> AddressError<E> {
     match instance::running().into_iter().find(|running| running.info.address == address) {
-        Some(user) => {
-            AddressError::InUse { address, program: user.info.program, pid: user.info.pid, folder: user.folder }
-        }
+        Some(user) => AddressError::InUse { address, program: user.info.program, pid: user.info.pid },
         None => AddressError::Port(error),
     }
 }
@@ -96,7 +93,7 @@ mod tests {
             tried.push(address.to_string());
             if tried.len() == 3 { Ok(address) } else { Err(io::ErrorKind::AddrInUse.into()) }
         };
-        assert_eq!(take(None, open, in_use).unwrap(), IpAddr::from([127, 0, 0, 3]));
+        assert_eq!(take_free(open, in_use).unwrap(), IpAddr::from([127, 0, 0, 3]));
         assert_eq!(tried, ["127.0.0.1", "127.0.0.2", "127.0.0.3"]);
     }
 
@@ -109,23 +106,13 @@ mod tests {
             count += 1;
             Err(io::ErrorKind::AddrInUse.into())
         };
-        let error = take(None, open, in_use).unwrap_err().to_string();
+        let error = take_free(open, in_use).unwrap_err().to_string();
         assert!(count > 4000 && error.contains("127.0.16.0") && error.contains("rmmod rdma_rxe"), "{count}: {error}");
-    }
-
-    #[test]
-    fn an_address_that_was_asked_for_is_the_only_one_tried() {
-        let address = IpAddr::from([192, 0, 2, 1]);
-        for kind in [io::ErrorKind::AddrInUse, io::ErrorKind::AddrNotAvailable] {
-            let error = take(Some(address), |_| Err::<(), io::Error>(kind.into()), in_use).unwrap_err();
-            assert_eq!(error.to_string(), io::Error::from(kind).to_string(), "the error of the port");
-        }
-        assert_eq!(take(Some(address), Ok, in_use).unwrap(), address);
     }
 
     #[test]
     fn other_errors_end_the_search() {
         let open = |_| Err::<(), io::Error>(io::ErrorKind::PermissionDenied.into());
-        assert!(matches!(take(None, open, in_use), Err(AddressError::Port(_))));
+        assert!(matches!(take_free(open, in_use), Err(AddressError::Port(_))));
     }
 }

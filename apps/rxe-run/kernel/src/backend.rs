@@ -39,13 +39,13 @@ pub enum Answer {
 
 /// The kernel's side of one process: an adapter with one address.
 ///
-/// The program's threads call it at any time, and concurrently. It is made when the program first looks at one of our
-/// paths, and has its address from then on; what runs in the background starts with the first open device.
+/// The program's threads call it at any time, and concurrently. It is made when the program opens a device or, without an address in
+/// the settings, when it first looks at one of our paths, as files there show the address.
 pub trait Backend: Send + Sync {
     /// The address of the adapter, which is in the files of sysfs.
     fn local(&self) -> &Local;
 
-    /// The process is known to others by `info`, and has this folder, in which it may be managed.
+    /// The process is known to others by `info`, and has this folder, in which it may be managed from now on.
     fn set_folder(&self, folder: &Path, info: Info);
 
     /// Opens a device.
@@ -61,6 +61,10 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// The `errno` of the program's `write`; `EBADF` when `file` is not open.
     fn write(&self, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno>;
+
+    /// A command of a signal handler that has interrupted a call of this interface in its thread, so that locks may be held. Returns
+    /// whether it will be done: that is so for a doorbell.
+    fn interrupting(&self, file: File, command: &[u8]) -> bool;
 
     /// The program has closed its descriptor of `file`, or is about to. As in a kernel, the file stays open as long as a
     /// `write` waits for a byte of it. Does nothing when `file` is not open.

@@ -3,8 +3,12 @@
 //! `write`, `close` and `fstat` look up each descriptor of the program, so a lookup is one load: no lock, no allocation, no
 //! system call. It is safe in signal handlers and in the child of `fork` or `vfork`.
 //!
-//! A program can close a descriptor in ways that the library does not see (`close_range`, `dup2`, `fclose`), and the number
+//! A program can close a descriptor in ways that the library does not see (`fclose`, a system call without libc), and the number
 //! may then belong to another file. The table does not notice; [`Entry::is_of`] does.
+//!
+//! Several numbers may have one file, as after `dup`.
+//!
+//! [`PRIVATE`] has the numbers that the program must not close.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -134,6 +138,25 @@ impl Descriptors {
         self.slot(fd).is_some_and(exchange)
     }
 
+    /// Whether some number is one of `file`, opened by this process.
+    #[must_use]
+    pub fn has(&self, file: File) -> bool {
+        let is = |slot: &AtomicU64| {
+            Entry::unpacked(slot.load(Ordering::Acquire)).is_some_and(|entry| entry.file == file && !entry.inherited)
+        };
+        self.entries[..self.end.load(Ordering::Relaxed)].iter().any(is)
+    }
+
+    /// Calls `visit` with the numbers from `first` to `last` that have an entry.
+    pub fn in_range(&self, first: u32, last: u32, visit: impl Fn(RawFd, Entry)) {
+        let end = self.end.load(Ordering::Relaxed).min((last as usize).saturating_add(1));
+        for fd in first as usize..end {
+            if let Some(entry) = self.get(fd as RawFd) {
+                visit(fd as RawFd, entry);
+            }
+        }
+    }
+
     /// Marks all entries as inherited: for the child of a fork, which has one thread.
     pub fn inherit(&self) {
         for slot in &self.entries[..self.end.load(Ordering::Relaxed)] {
@@ -141,6 +164,56 @@ impl Descriptors {
                 slot.store(Entry { inherited: true, ..entry }.packed(), Ordering::Relaxed);
             }
         }
+    }
+}
+
+/// The descriptors of the process that the program does not know of. A lookup is one load, as one in [`Descriptors`].
+pub static PRIVATE: Private = Private { words: [const { AtomicU64::new(0) }; LIMIT / 64], end: AtomicUsize::new(0) };
+
+/// Numbers of descriptors that the program does not know of: a bit for each.
+pub struct Private {
+    words: [AtomicU64; LIMIT / 64],
+    /// One more than the highest number that was ever added.
+    end: AtomicUsize,
+}
+
+impl Private {
+    fn bit(&self, fd: RawFd) -> Option<(&AtomicU64, u64)> {
+        let fd = usize::try_from(fd).ok()?;
+        Some((self.words.get(fd / 64)?, 1 << (fd % 64)))
+    }
+
+    /// Adds the number of an open descriptor.
+    pub fn add(&self, fd: RawFd) {
+        if let Some((word, bit)) = self.bit(fd) {
+            self.end.fetch_max(fd as usize + 1, Ordering::Relaxed);
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a number: this library closes its descriptor.
+    pub fn remove(&self, fd: RawFd) {
+        if let Some((word, bit)) = self.bit(fd).filter(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn has(&self, fd: RawFd) -> bool {
+        self.bit(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// The lowest number from `first` on.
+    #[must_use]
+    pub fn next(&self, first: u32) -> Option<u32> {
+        (first..self.end.load(Ordering::Relaxed) as u32).find(|&fd| self.has(fd.cast_signed()))
+    }
+
+    /// Removes all: this process is the child of the one whose descriptors they are.
+    pub fn clear(&self) {
+        let words = self.end.load(Ordering::Relaxed).div_ceil(64);
+        self.words[..words].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
 
@@ -157,7 +230,9 @@ pub fn lowest_private() -> RawFd {
 #[must_use]
 pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
     // Where no higher number is free, a low one has to do.
-    fcntl_dupfd_cloexec(&fd, lowest_private()).unwrap_or(fd)
+    let fd = fcntl_dupfd_cloexec(&fd, lowest_private()).unwrap_or(fd);
+    PRIVATE.add(fd.as_raw_fd());
+    fd
 }
 
 /// A duplicate of a descriptor that the program does not know of.
@@ -166,7 +241,9 @@ pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
 /// `EMFILE`: there are no more descriptors.
 pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
     let high = fcntl_dupfd_cloexec(&fd, lowest_private());
-    high.or_else(|_| fcntl_dupfd_cloexec(&fd, 0)).map_err(|error| Errno::from_raw(error.raw_os_error()))
+    let copy = high.or_else(|_| fcntl_dupfd_cloexec(&fd, 0)).map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+    PRIVATE.add(copy.as_raw_fd());
+    Ok(copy)
 }
 
 #[cfg(test)]
@@ -227,6 +304,26 @@ mod tests {
         assert_eq!(entry, Entry { inherited: true, ..before });
         assert_eq!(TABLE.insert(&folder, IDS), Ok(Some(entry)));
         assert!(!TABLE.get(folder.as_raw_fd()).unwrap().inherited);
+    }
+
+    #[test]
+    fn private_numbers_are_found_in_their_order() {
+        static NUMBERS: Private =
+            Private { words: [const { AtomicU64::new(0) }; LIMIT / 64], end: AtomicUsize::new(0) };
+        assert_eq!(NUMBERS.next(0), None);
+        for fd in [130, 3, 64, LIMIT as RawFd, -1] {
+            NUMBERS.add(fd);
+        }
+        assert_eq!(
+            (NUMBERS.next(0), NUMBERS.next(4), NUMBERS.next(64), NUMBERS.next(65)),
+            (Some(3), Some(64), Some(64), Some(130))
+        );
+        assert!(NUMBERS.has(64) && !NUMBERS.has(63) && !NUMBERS.has(-1) && !NUMBERS.has(LIMIT as RawFd));
+        NUMBERS.remove(64);
+        NUMBERS.remove(65);
+        assert_eq!((NUMBERS.next(4), NUMBERS.next(131)), (Some(130), None));
+        NUMBERS.clear();
+        assert_eq!(NUMBERS.next(0), None);
     }
 
     #[test]

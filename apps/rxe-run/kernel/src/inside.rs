@@ -5,9 +5,11 @@
 
 use std::cell::Cell;
 use std::io;
+use std::sync::OnceLock;
 use std::thread::{Builder, JoinHandle};
 
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -24,7 +26,18 @@ pub fn set_inside(inside: bool) -> bool {
     INSIDE.try_with(|flag| flag.replace(inside)).unwrap_or(false)
 }
 
-/// Starts a thread that gets no signal: the program's are for its own threads.
+/// The CPUs of this process when the library was loaded.
+static CPUS: OnceLock<CpuSet> = OnceLock::new();
+
+/// Notes the CPUs that this process may use. Later the program may pin its threads, and a thread of ours must not share the CPU of the one
+/// that starts it.
+pub fn note_cpus() {
+    if let Ok(cpus) = sched_getaffinity(None) {
+        CPUS.get_or_init(|| cpus);
+    }
+}
+
+/// Starts a thread that gets no signal, and may use all CPUs of the process: the program's signals and CPUs are for its own threads.
 ///
 /// # Errors
 /// There are no more threads.
@@ -32,6 +45,10 @@ pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -
     without_signals(|| {
         Builder::new().name(name.to_owned()).spawn(|| {
             set_inside(true);
+            if let Some(cpus) = CPUS.get() {
+                // They may have been taken from the process since.
+                let _ = sched_setaffinity(None, cpus);
+            }
             body();
         })
     })?

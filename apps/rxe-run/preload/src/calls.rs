@@ -1,7 +1,6 @@
-//! `write`, `close` and `socket`.
+//! `write` and `socket`.
 
 use std::ffi::{c_int, c_void};
-use std::time::{Duration, Instant};
 use std::{ptr, slice};
 
 use libc::{size_t, ssize_t};
@@ -20,17 +19,14 @@ unsafe extern "C-unwind" {
     fn poll(descriptors: *mut libc::pollfd, count: libc::nfds_t, milliseconds: c_int) -> c_int;
 }
 
-/// How long a thread stays in a call at the end of its process, at most: another library may wait for it.
-const STAY: Duration = Duration::from_secs(10);
-
 /// # Safety
 /// As of `write` of libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     match DESCRIPTORS.get(fd) {
         // SAFETY: the caller's arguments.
-        Some(entry) if entry.file.kind != Kind::Channel && !is_inside() => unsafe {
-            write_command(fd, entry, buffer, length)
+        Some(entry) if entry.file.kind != Kind::Channel => unsafe {
+            if is_inside() { write_inside(fd, entry, buffer, length) } else { write_command(fd, entry, buffer, length) }
         },
         // SAFETY: the caller's arguments.
         _ => unsafe { write_foreign(fd, buffer, length) },
@@ -44,6 +40,30 @@ unsafe fn write_foreign(fd: c_int, buffer: *const c_void, length: size_t) -> ssi
         // SAFETY: the caller's arguments.
         Some(write) => unsafe { write(fd, buffer, length) },
         None => -1,
+    }
+}
+
+/// A write while this thread is in the library: of the library itself, to a descriptor with the number of a file whose end was not
+/// seen, or of a signal handler of the program, to one of our files.
+///
+/// # Safety
+/// As of `write` of libc.
+unsafe fn write_inside(fd: c_int, entry: Entry, buffer: *const c_void, length: size_t) -> ssize_t {
+    if !files::is_open(fd, entry) {
+        // SAFETY: the caller's arguments.
+        return unsafe { write_foreign(fd, buffer, length) };
+    }
+    if buffer.is_null() || length > isize::MAX as usize {
+        Errno::EFAULT.set();
+        return -1;
+    }
+    // SAFETY: the program passes `length` readable bytes, and does not change them during the call.
+    match files::interrupting_command(entry, unsafe { slice::from_raw_parts(buffer.cast::<u8>(), length) }) {
+        Ok(()) => length as ssize_t,
+        Err(error) => {
+            error.set();
+            -1
+        }
     }
 }
 
@@ -71,12 +91,9 @@ unsafe fn write_command(fd: c_int, entry: Entry, buffer: *const c_void, length: 
 /// The result of a call that fails. A kernel ends the threads that are in a call together with the process, so they do not see the
 /// end of a device: a thread stays here while another one ends the process.
 fn fails(error: Errno) -> ssize_t {
-    if exits_in_another_thread() {
-        let begin = Instant::now();
-        while begin.elapsed() < STAY && exits_in_another_thread() {
-            // SAFETY: there are no descriptors. The thread may be cancelled here.
-            unsafe { poll(ptr::null_mut(), 0, 10) };
-        }
+    while exits_in_another_thread() {
+        // SAFETY: there are no descriptors. The thread may be cancelled here.
+        unsafe { poll(ptr::null_mut(), 0, 10) };
     }
     error.set();
     -1
@@ -104,24 +121,6 @@ unsafe fn wait_and_write(fd: c_int, wait: Wait, command: &[u8]) -> ssize_t {
                 return fails(error);
             }
         }
-    }
-}
-
-/// # Safety
-/// As of `close` of libc.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // One of the library's own with the number of a file whose end was not seen, or of a signal handler while the library holds
-    // its locks: the entry is looked at when the number is used again.
-    if let Some(entry) = DESCRIPTORS.get(fd)
-        && !is_inside()
-    {
-        files::close(fd, entry);
-    }
-    match real::close.get() {
-        // SAFETY: the caller's argument.
-        Some(close) => unsafe { close(fd) },
-        None => -1,
     }
 }
 

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use rxe_proto::wire::PathMtu;
 use rxe_uverbs::adapter::AdapterError;
 use rxe_uverbs::backend::{Answer, Backend, Device, Opened};
-use rxe_uverbs::descriptors::{Descriptors, File, Kind};
+use rxe_uverbs::descriptors::{Descriptors, File, Kind, out_of_the_way};
 use rxe_uverbs::instance::Info;
 use rxe_uverbs::local::Local;
 use rxe_uverbs::settings::Settings;
@@ -23,6 +23,11 @@ use rxe_uverbs::settings::Settings;
 pub const TAKE: &[u8] = b"take an event";
 /// A command at which the adapter panics.
 pub const PANIC: &[u8] = b"panic";
+
+/// The command that may interrupt others.
+pub const DOORBELL: &[u8] = b"doorbell";
+/// The handle of the file with the last command that has interrupted others.
+pub static MISSED: AtomicU32 = AtomicU32::new(0);
 
 /// Calls that the adapter has received.
 #[derive(Default)]
@@ -47,14 +52,18 @@ struct Adapter(Local);
 /// The error of the next adapter that is made.
 pub static ERROR: Mutex<Option<AdapterError>> = Mutex::new(None);
 
-pub fn new(_: &Settings, _: &'static Descriptors, _: bool) -> Result<Box<dyn Backend>, AdapterError> {
+pub fn local(address: IpAddr) -> Result<Local, AdapterError> {
+    Ok(Local::new(address, "lo".to_owned(), 1, PathMtu::Mtu4096))
+}
+
+pub fn new(settings: &Settings, _: &'static Descriptors) -> Result<Box<dyn Backend>, AdapterError> {
     if let Some(error) = ERROR.lock().unwrap().take() {
         return Err(error);
     }
     *SEEN.lock().unwrap() = Some(Seen::default());
-    PRIVATE.store(memfd(c"private").unwrap().into_raw_fd(), Ordering::Relaxed);
-    let address = IpAddr::from([127, 0, 0, 77]);
-    Ok(Box::new(Adapter(Local::new(address, "lo".to_owned(), 1, PathMtu::Mtu4096))))
+    let private = out_of_the_way(memfd(c"private").unwrap());
+    PRIVATE.store(private.into_raw_fd(), Ordering::Relaxed);
+    Ok(Box::new(Adapter(local(settings.address.unwrap_or([127, 0, 0, 77].into()))?)))
 }
 
 /// Calls that the adapter has received so far.
@@ -121,6 +130,14 @@ impl Backend for Adapter {
             seen.closed.push(file);
             seen.channels.remove(&file.handle);
         });
+    }
+
+    fn interrupting(&self, file: File, command: &[u8]) -> bool {
+        let is_doorbell = command == DOORBELL;
+        if is_doorbell {
+            MISSED.store(file.handle, Ordering::Relaxed);
+        }
+        is_doorbell
     }
 
     fn forked(&self) {

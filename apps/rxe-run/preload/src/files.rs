@@ -9,6 +9,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::stat::fstat;
 use rxe_uverbs::backend::{Answer, Device};
 use rxe_uverbs::descriptors::{Entry, File, Kind};
+use rxe_uverbs::inside::is_inside;
 
 use crate::guard::guarded;
 use crate::log::say;
@@ -16,8 +17,16 @@ use crate::process::{DESCRIPTORS, Process};
 
 /// Opens a device with the flags of the program. Returns the descriptor.
 pub fn open(device: Device, flags: c_int) -> Result<c_int, Errno> {
+    // A signal handler has interrupted the library, whose locks are held.
+    if is_inside() {
+        return Err(Errno::EDEADLK);
+    }
+    guarded_open(device, flags)
+}
+
+fn guarded_open(device: Device, flags: c_int) -> Result<c_int, Errno> {
+    let process = Process::get_own()?;
     guarded(|| {
-        let process = Process::get_own()?;
         if !process.is_this() {
             return Err(Errno::EIO);
         }
@@ -34,13 +43,16 @@ pub fn open(device: Device, flags: c_int) -> Result<c_int, Errno> {
                 fcntl(&opened.fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
             }
             if flags.contains(OFlag::O_NONBLOCK) {
-                fcntl(&opened.fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+                let flags = OFlag::from_bits_retain(fcntl(&opened.fd, FcntlArg::F_GETFL)?);
+                fcntl(&opened.fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
             }
             DESCRIPTORS.insert(&opened.fd, file)
         };
         match entered() {
             Ok(before) => {
-                if let Some(Entry { file, inherited: false, .. }) = before {
+                if let Some(Entry { file, inherited: false, .. }) = before
+                    && !DESCRIPTORS.has(file)
+                {
                     closed(process, file);
                 }
                 tracing::debug!("{} opened as descriptor {}", device.path(), opened.fd.as_raw_fd());
@@ -52,6 +64,16 @@ pub fn open(device: Device, flags: c_int) -> Result<c_int, Errno> {
             }
         }
     })
+}
+
+/// A command that a signal handler writes while its thread is in the library, which holds its locks. A doorbell has its effect as soon as
+/// the library goes on; nothing else can be done here.
+///
+/// # Errors
+/// `EDEADLK` for other commands; `EIO` for a file of the parent of this process.
+pub fn interrupting_command(entry: Entry, command: &[u8]) -> Result<(), Errno> {
+    let process = Process::current().filter(|_| !entry.inherited).ok_or(Errno::EIO)?;
+    if process.backend()?.interrupting(entry.file, command) { Ok(()) } else { Err(Errno::EDEADLK) }
 }
 
 /// The action of a `write`.
@@ -139,10 +161,30 @@ pub fn close(fd: RawFd, entry: Entry) {
     });
 }
 
-/// Removes the entry, and closes its file.
+/// `to` is a duplicate of `from`, which has `entry`: the file stays open until both are closed.
+pub fn duplicated(from: RawFd, entry: Entry, to: RawFd) {
+    // A child that shares our memory has numbers of its own.
+    if entry.inherited || !is_open(from, entry) || Process::current().is_none_or(|process| !process.is_this()) {
+        return;
+    }
+    let _ = guarded(|| {
+        // SAFETY: the program has just got this number, and has to keep it open during its call.
+        let before = DESCRIPTORS.insert(unsafe { BorrowedFd::borrow_raw(to) }, entry.file)?;
+        if let Some(Entry { file, inherited: false, .. }) = before
+            && !DESCRIPTORS.has(file)
+            && let Some(process) = Process::current()
+        {
+            closed(process, file);
+        }
+        Ok(())
+    });
+}
+
+/// Removes the entry, and closes its file unless another number has it too.
 fn ended(fd: RawFd, entry: Entry) {
     if DESCRIPTORS.remove(fd, entry)
         && !entry.inherited
+        && !DESCRIPTORS.has(entry.file)
         && let Some(process) = Process::current()
     {
         closed(process, entry.file);
@@ -169,7 +211,7 @@ fn is_a_command(entry: Entry, command: &[u8]) -> bool {
 }
 
 /// Whether `fd` is still the file that was opened.
-fn is_open(fd: RawFd, entry: Entry) -> bool {
+pub fn is_open(fd: RawFd, entry: Entry) -> bool {
     // SAFETY: the descriptor is the argument of a call of the program, which has to keep it open.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fstat(fd).is_ok_and(|status| entry.is_of(status.st_dev, status.st_ino))

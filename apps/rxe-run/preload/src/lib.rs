@@ -7,9 +7,9 @@
 //! | module | subject |
 //! |---|---|
 //! | `paths` | which paths are ours, and where their files are |
-//! | `open`, `status`, `calls` | the functions that programs call instead of libc's |
+//! | `open`, `status`, `calls`, `numbers` | the functions that programs call instead of libc's |
 //! | `real` | the functions of the next library |
-//! | `process` | the adapter of this process, from its first use to the end or a fork |
+//! | `process`, `fork_marker` | what this process has of ours, from its first use to the end or a fork |
 //! | `files`, `waits` | open devices: commands, waits for events, ends |
 //! | `guard` | no panic and no cancellation passes through Rust code |
 //! | `log` | lines on standard error |
@@ -27,8 +27,10 @@ mod adapter;
 mod adapter;
 mod calls;
 mod files;
+mod fork_marker;
 mod guard;
 mod log;
+mod numbers;
 mod open;
 mod paths;
 mod process;

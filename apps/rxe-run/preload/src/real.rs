@@ -2,7 +2,7 @@
 //!
 //! Each is looked up at its first use: programs call these functions before `main` and in signal handlers.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -91,5 +91,12 @@ real! {
     fn statx(c_int, *const c_char, c_int, libc::c_uint, *mut statx_t) -> c_int;
     fn write(c_int, *const c_void, size_t) -> ssize_t;
     fn close(c_int) -> c_int;
+    fn close_range(c_uint, c_uint, c_int) -> c_int;
+    fn closefrom(c_int) -> ();
+    fn dup(c_int) -> c_int;
+    fn dup2(c_int, c_int) -> c_int;
+    fn dup3(c_int, c_int, c_int) -> c_int;
+    fn fcntl(c_int, c_int; ...) -> c_int;
+    fn fcntl64(c_int, c_int; ...) -> c_int;
     fn socket(c_int, c_int, c_int) -> c_int;
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::ptr;
@@ -16,8 +16,9 @@ use rxe_testkit::child::alone;
 use rxe_uverbs::adapter::AdapterError;
 use rxe_uverbs::address::AddressError;
 use rxe_uverbs::descriptors::File;
+use rxe_uverbs::inside::set_inside;
 
-use crate::adapter::{ERROR, PANIC, PRIVATE, TAKE, seen};
+use crate::adapter::{DOORBELL, ERROR, MISSED, PANIC, PRIVATE, TAKE, seen};
 use crate::process::{DESCRIPTORS, Process, set_exiting};
 
 const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
@@ -71,24 +72,75 @@ fn files_below_our_roots_are_read() {
     });
 }
 
-/// As `ls` sees the device of the program that has called it.
+/// Sets the address of the device. Only for `alone`, as it changes the environment.
+fn set_address(address: &str) {
+    // SAFETY: no other thread of this process uses the environment.
+    unsafe { std::env::set_var("RXE_ADDRESS", address) };
+}
+
+/// As hwloc in mpirun looks, whose children need the address.
 #[test]
-fn the_files_of_an_address_that_another_process_has_are_readable_and_its_device_opens_when_it_has_ended() {
+fn a_program_that_only_looks_has_files_and_no_adapter() {
     alone(|| {
-        let folder = std::env::temp_dir().join(format!("rxe-verbs-owner-{}", std::process::id()));
-        fs::create_dir_all(folder.join("sys/class/infiniband/rxe7")).unwrap();
+        set_address("127.0.0.78");
         let error = || {
-            let (address, program) = ([127, 0, 0, 77].into(), "ib_write_bw".to_owned());
-            AdapterError::Address(AddressError::InUse { address, program, pid: 7, folder: folder.clone() })
+            let (address, program) = ([127, 0, 0, 78].into(), "ib_write_bw".to_owned());
+            AdapterError::Address(AddressError::InUse { address, program, pid: 7 })
         };
         *ERROR.lock().unwrap() = Some(error());
-        assert!(Path::new("/sys/class/infiniband/rxe7").exists());
-        *ERROR.lock().unwrap() = Some(error());
+        let gid = fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/1").unwrap();
+        assert!(gid.ends_with("7f00:004e\n"), "{gid}");
+        assert!(ERROR.lock().unwrap().is_some(), "no adapter was made");
         assert_eq!(open(UVERBS, libc::O_RDWR), Err(Errno::EADDRINUSE));
-        assert!(Path::new("/sys/class/infiniband/rxe7").exists());
-        open(UVERBS, libc::O_RDWR).unwrap();
         assert!(Path::new("/sys/class/infiniband/rxe0").exists());
+        // The other process has ended.
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        assert_eq!(write(fd, b"command"), Ok(7));
+    });
+}
+
+#[test]
+fn a_process_that_has_become_another_user_sees_the_device_and_keeps_what_is_open() {
+    alone(|| {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: to become another user needs root");
+            return;
+        }
+        set_address("127.0.0.79");
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let before = Process::current().unwrap().folder();
+        nix::unistd::seteuid(nix::unistd::Uid::from_raw(65534)).unwrap();
+        assert_eq!(fs::read_to_string("/sys/class/infiniband_verbs/uverbs0/ibdev").unwrap(), "rxe0\n");
+        assert_ne!(Process::current().unwrap().folder(), before);
+        let second = open(UVERBS, libc::O_RDWR).unwrap();
+        assert_eq!((write(fd, b"one"), write(second, b"other")), (Ok(3), Ok(5)));
+        assert_eq!(seen(|seen| seen.commands.len()), 2);
+        let folder = std::str::from_utf8(Process::current().unwrap().folder()).unwrap();
         fs::remove_dir_all(folder).unwrap();
+        nix::unistd::seteuid(nix::unistd::Uid::from_raw(0)).unwrap();
+    });
+}
+
+/// A signal handler of the program may interrupt this library, and has to leave its locks alone.
+#[test]
+fn a_command_that_interrupts_the_library_changes_nothing_but_is_a_doorbell() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let file = file(fd);
+        set_inside(true);
+        assert_eq!(write(fd, b"command"), Err(Errno::EDEADLK));
+        assert_eq!(write(fd, DOORBELL), Ok(DOORBELL.len() as isize));
+        assert_eq!(open(RDMA_CM, libc::O_RDWR), Err(Errno::EDEADLK));
+        // The library's own descriptor with the number of a file whose end was not seen.
+        let mut pipe = [0; 2];
+        // SAFETY: the array has room for both descriptors, and `fd` is open.
+        unsafe {
+            assert_eq!((libc::pipe(pipe.as_mut_ptr()), libc::syscall(libc::SYS_dup2, pipe[1], fd)), (0, fd.into()));
+        }
+        assert_eq!(write(fd, b"own"), Ok(3));
+        set_inside(false);
+        assert_eq!(MISSED.load(Ordering::Relaxed), file.handle);
+        assert_eq!(seen(|seen| seen.commands.len()), 0);
     });
 }
 
@@ -237,6 +289,19 @@ fn a_call_that_fails_at_the_end_of_the_process_does_not_return() {
     });
 }
 
+/// The destructor of a library that waits for its threads.
+#[test]
+fn calls_at_the_end_of_the_process_share_one_deadline() {
+    alone(|| {
+        let fd = open(RDMA_CM, libc::O_RDWR).unwrap();
+        set_exiting(true);
+        let begin = std::time::Instant::now();
+        let calls = std::thread::spawn(move || [(); 4].map(|()| write(fd, b"refused")));
+        assert_eq!(calls.join().unwrap(), [Err(Errno::EXDEV); 4]);
+        assert!(begin.elapsed().as_secs() < 8, "{:?}", begin.elapsed());
+    });
+}
+
 static CANCELLED: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn takes_an_event(fd: *mut c_void) -> *mut c_void {
@@ -291,6 +356,64 @@ fn the_child_of_a_fork_has_an_adapter_of_its_own() {
         });
         assert_eq!(write(fd, b"command"), Ok(7));
         assert!(Path::new(std::str::from_utf8(&folder).unwrap()).exists());
+    });
+}
+
+/// `_Fork`, and `clone` by other means.
+#[test]
+fn a_child_that_ran_no_handlers_has_an_adapter_of_its_own() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let private = PRIVATE.load(Ordering::Relaxed);
+        // SAFETY: as `fork`, without its handlers. The child runs code of this test alone.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        if child == 0 {
+            assert_eq!(write(fd, b"command"), Err(Errno::EIO));
+            assert_eq!(close(private), Err(Errno::EBADF), "it is closed here");
+            let own = open(UVERBS, libc::O_RDWR).unwrap();
+            assert_eq!(write(own, b"command"), Ok(7));
+            // SAFETY: ends the child at once. A panic ends it with another status.
+            unsafe { libc::_exit(0) };
+        }
+        let child = Pid::from_raw(child as i32);
+        assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
+        assert_eq!((write(fd, b"command"), seen(|seen| seen.commands.len())), (Ok(7), 1));
+    });
+}
+
+/// As daemons do, and whoever does not know what is open.
+#[test]
+fn descriptors_of_the_library_outlive_a_program_that_closes_all() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let (file, private) = (file(fd), PRIVATE.load(Ordering::Relaxed));
+        // SAFETY: the numbers are those of a descriptor of the library, or of none.
+        let replaced = Errno::result(unsafe { libc::dup2(0, private) });
+        assert_eq!((close(private), replaced), (Err(Errno::EBADF), Err(Errno::EBUSY)));
+        // SAFETY: this test has opened the only descriptor that is closed.
+        assert_eq!(unsafe { libc::close_range(fd.cast_unsigned(), u32::MAX, 0) }, 0);
+        assert_eq!((write(fd, b"command"), closed()), (Err(Errno::EBADF), vec![file]));
+        // SAFETY: F_GETFD has no argument.
+        assert_ne!(unsafe { libc::fcntl(private, libc::F_GETFD) }, -1, "it is open");
+    });
+}
+
+#[test]
+fn a_device_is_open_until_its_last_duplicate_is_closed() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let file = file(fd);
+        // SAFETY: the arguments are numbers, and the descriptor that is replaced is this test's.
+        let copies = unsafe {
+            let number = fs::File::open("/dev/null").unwrap().into_raw_fd();
+            [libc::dup(fd), libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3), libc::dup2(fd, number)]
+        };
+        close(fd).unwrap();
+        for copy in copies {
+            assert_eq!((write(copy, b"command"), closed()), (Ok(7), vec![]));
+            close(copy).unwrap();
+        }
+        assert_eq!(closed(), [file]);
     });
 }
 

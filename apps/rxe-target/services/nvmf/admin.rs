@@ -1,16 +1,22 @@
 //! Commands of queues without Connect and of admin queues.
 
-use rxe_nvmf::controller::{AdminData, AdminReply, ControllerId, FirstCommand, QueueKey, first_command};
+use rxe_nvmf::controller::{
+    AdminData, AdminReply, ConnectError, ControllerId, FirstCommand, QueueKey, Refusal, first_command,
+};
 use rxe_nvmf::io::IoQueue;
 use rxe_nvmf::wire::{CONNECT_DATA_LEN, ConnectData, Response, Sqe};
 use rxe_proto::verbs::Qpn;
+use rxe_proto::{Duration, Instant};
 use rxe_service::Context;
 use zerocopy::FromBytes;
 
-use super::command::{CONNECT, PendingConnect, remote};
+use super::command::{CONNECT, DeferredConnect, PendingConnect, remote};
 use super::instance::{Nvmf, key_of, qpn_of};
 use super::queue::{Outgoing, Role};
 use super::staging::{Piece, Purpose};
+
+/// How long a Connect waits for commands of the host's earlier connection that are in the storage.
+const DRAIN: Duration = Duration::from_secs(5);
 
 impl Nvmf {
     /// A command on a queue without Connect. `capsule` is the entry and the data behind it.
@@ -19,11 +25,12 @@ impl Nvmf {
             return self.fault(cx, qpn, format_args!("command capsule of {} bytes", capsule.len()));
         };
         let first = first_command(sqe, data);
-        if self.connects.contains_key(&qpn) && !matches!(first, FirstCommand::Refuse(_)) {
+        let is_deferred = self.deferred.iter().any(|deferred| deferred.queue == qpn);
+        if (is_deferred || self.connects.contains_key(&qpn)) && !matches!(first, FirstCommand::Refuse(_)) {
             return self.fault(cx, qpn, format_args!("a second Connect before the first one is answered"));
         }
         match first {
-            FirstCommand::Connect(data) => self.connect(cx, qpn, slot, sqe, data),
+            FirstCommand::Connect(data) => self.connect(cx, qpn, slot, sqe, data, cx.now() + DRAIN),
             FirstCommand::Refuse(response) => self.respond(cx, qpn, slot, response, None),
             FirstCommand::Fetch(buffer) => {
                 let Some(client) = self.queues.get(&qpn).map(|queue| queue.client.ip()) else { return };
@@ -46,17 +53,30 @@ impl Nvmf {
         self.staging.free(piece);
         let Some(PendingConnect { slot, sqe }) = self.connects.remove(&qpn) else { return };
         match ConnectData::ref_from_bytes(&bytes) {
-            Ok(data) if read.is_ok() => self.connect(cx, qpn, slot, &sqe, data),
+            Ok(data) if read.is_ok() => self.connect(cx, qpn, slot, &sqe, data, cx.now() + DRAIN),
             _ => self.fault(cx, qpn, format_args!("the data of a Connect cannot be read")),
         }
     }
 
-    fn connect(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, sqe: &Sqe, data: &ConnectData) {
+    /// Tries again the Connects that wait for the storage.
+    pub(super) fn retry_connects(&mut self, cx: &mut Context<'_>) {
+        self.fenced = self.shared.fence_changes();
+        for DeferredConnect { queue, slot, sqe, data, until } in std::mem::take(&mut self.deferred) {
+            self.connect(cx, queue, slot, &sqe, &data, until);
+        }
+    }
+
+    /// Executes a Connect. While commands of an earlier connection of the host are in the storage, it waits `until` then.
+    fn connect(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, sqe: &Sqe, data: &ConnectData, until: Instant) {
         let key = key_of(cx.worker(), qpn);
-        let connected = self.shared.target().connect(cx.now(), key, sqe, data);
         let Some(client) = self.queues.get(&qpn).map(|queue| queue.client) else { return };
+        let connected = self.shared.target().connect(cx.now(), key, client.ip(), sqe, data);
         let granted = match connected {
             Ok(granted) => granted,
+            Err(ConnectError { refusal: Refusal::Draining(_), .. }) if cx.now() < until => {
+                let deferred = DeferredConnect { queue: qpn, slot, sqe: *sqe, data: Box::new(*data), until };
+                return self.deferred.push(deferred);
+            }
             Err(error) => {
                 self.metrics.refuse(cx.now(), client, "Connect", &error.refusal);
                 return self.respond(cx, qpn, slot, error.response, None);
@@ -64,17 +84,18 @@ impl Nvmf {
         };
         self.shared.waiting().give_back(client.ip(), 1);
         let controller = granted.controller;
-        let role = match granted.io_queue {
+        let role = match granted.io_queue.zip(granted.fence) {
             None => {
                 tracing::info!(%client, "nvmf: host {} uses {} as controller {controller}", granted.host, granted.subsystem);
                 Role::Admin { controller, held: Vec::new() }
             }
-            Some(config) => {
+            Some((config, fence)) => {
                 let Some(view) = self.view(cx, &granted.subsystem) else {
+                    self.shared.fenced(fence);
                     return self.fault(cx, qpn, format_args!("this worker has no memory"));
                 };
                 let queue = IoQueue::new(config);
-                Role::Io { controller, queue, view, counts: Default::default() }
+                Role::Io { controller, queue, fence, view, counts: Default::default() }
             }
         };
         if let Some(queue) = self.queues.get_mut(&qpn) {

@@ -1,8 +1,9 @@
 //! What the service remembers of commands in progress: I/O commands, and Connects.
 
+use rxe_nvmf::controller::FenceId;
 use rxe_nvmf::io::CommandTag;
 use rxe_nvmf::subsystem::NamespaceView;
-use rxe_nvmf::wire::{DataLocation, HostBuffer, Sqe};
+use rxe_nvmf::wire::{ConnectData, DataLocation, HostBuffer, Sqe};
 use rxe_proto::Instant;
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr};
 use rxe_storage::{Completion, NamespaceId};
@@ -44,8 +45,10 @@ pub enum Stage {
 
 /// A command in progress.
 pub struct Command {
-    /// Its queue, while that is connected.
+    /// Its queue, while that is connected and its controller lives.
     pub queue: Option<Qpn>,
+    /// The commands of its queue, for the controllers.
+    pub fence: FenceId,
     /// The receive of the command.
     pub slot: u16,
     /// Identity of the command, for its response.
@@ -80,6 +83,20 @@ pub struct PendingConnect {
     pub slot: u16,
     /// The command.
     pub sqe: Sqe,
+}
+
+/// A Connect of a host whose earlier commands are still in the storage.
+pub struct DeferredConnect {
+    /// The queue pair.
+    pub queue: Qpn,
+    /// The receive of the command.
+    pub slot: u16,
+    /// The command.
+    pub sqe: Sqe,
+    /// Its data.
+    pub data: Box<ConnectData>,
+    /// When it is refused.
+    pub until: Instant,
 }
 
 /// Flag of the numbers of READs that fetch the data of a Connect; the queue pair is in the lower bits.

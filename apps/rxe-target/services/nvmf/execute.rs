@@ -8,9 +8,9 @@ use rxe_service::Context;
 use rxe_storage::{Completion, Full, StorageError, Submitted};
 
 use super::command::{Command, Lent, Stage, remote};
-use super::instance::Nvmf;
+use super::instance::{FailedCommand, Nvmf};
 use super::namespaces::SubsystemView;
-use super::queue::{Outgoing, Role};
+use super::queue::{Outgoing, Queue, Role};
 use super::staging::{NoRoom, Piece, Purpose};
 use super::work::Work;
 
@@ -40,6 +40,8 @@ impl Nvmf {
                 _ => namespaces.push(namespace.storage),
             }
         }
+        let Some(Queue { role: Role::Io { fence, .. }, .. }) = self.queues.get(&qpn) else { return };
+        let fence = *fence;
         let in_place = match (&work, from) {
             (Work::Write { .. }, DataLocation::Capsule { offset, len }) if namespace.in_memory => {
                 self.capsule(qpn, slot, offset, len)
@@ -48,6 +50,7 @@ impl Nvmf {
         };
         let command = Command {
             queue: Some(qpn),
+            fence,
             slot,
             tag,
             namespace,
@@ -183,6 +186,11 @@ impl Nvmf {
                 return;
             }
         }
+        if command.queue.is_none() {
+            let fence = command.fence;
+            self.forget(index);
+            return self.left_storage(fence);
+        }
         match completion.result {
             Ok(()) => {
                 command.work.advance();
@@ -202,11 +210,16 @@ impl Nvmf {
             }
             (Ok(()), ..) => Status::SUCCESS,
             (Err(error), work, _) => {
-                self.note_storage_error(cx, command.view.nsid, error);
-                match work.code_of(error) {
-                    (code, true) => Status::retryable(code),
-                    (code, false) => Status::permanent(code),
+                let status = match work.code_of(error) {
+                    (code, true) => Status { more: true, ..Status::retryable(code) },
+                    (code, false) => Status { more: true, ..Status::permanent(code) },
+                };
+                if let Some(queue) = command.queue {
+                    let (command_id, nsid) = (command.tag.command_id(), command.view.nsid);
+                    let lba = work.offset() >> command.view.block_shift;
+                    self.note_storage_error(cx, &FailedCommand { queue, command_id, nsid, lba, status, error });
                 }
+                status
             }
         };
         self.finish_with(cx, index, status);
@@ -277,14 +290,21 @@ impl Nvmf {
         }
     }
 
-    /// The queue of a command is gone. A command in the storage ends when the storage has completed it, and one that waits when
-    /// there is room.
-    pub(super) fn abandon(&mut self, index: usize) {
-        let Some(command) = self.commands.get_mut(index) else { return };
+    /// Stops a command whose queue ends. Returns whether it is in the storage, which [`stored`](Self::stored) ends; one that waits
+    /// for room ends when there is some.
+    pub(super) fn stop(&mut self, index: usize) -> bool {
+        let Some(command) = self.commands.get_mut(index) else { return false };
         command.queue = None;
-        if matches!(command.stage, Stage::Fetch) {
-            self.forget(index);
+        match command.stage {
+            Stage::Storage(_) => {
+                let namespace = command.work.namespace(command.namespace.storage);
+                self.storage.cancel(namespace, index as u64);
+                return true;
+            }
+            Stage::Fetch => self.forget(index),
+            Stage::Room | Stage::Share | Stage::Ready(_) => {}
         }
+        false
     }
 
     /// Compares the two halves of a piece.

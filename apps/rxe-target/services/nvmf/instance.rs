@@ -3,14 +3,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use rxe_nvmf::controller::{Event, IoCounts, QueueKey};
-use rxe_nvmf::wire::Nqn;
+use rxe_nvmf::controller::{Event, FenceId, IoCounts, QueueKey};
+use rxe_nvmf::wire::{Nqn, Status};
 use rxe_proto::verbs::{PostError, ProtectionDomain, Qpn};
 use rxe_service::{Context, QpMap};
-use rxe_storage::{Completion, NamespaceId, Ring, RingConfig, Storage, StorageError};
+use rxe_storage::{Completion, NamespaceId, Ring, RingConfig, RingError, Storage, StorageError};
 use slab::Slab;
 
-use super::command::{Command, PendingConnect};
+use super::command::{Command, DeferredConnect, PendingConnect};
 use super::namespaces::{Namespaces, SubsystemView, Users};
 use super::queue::{Outgoing, Queue, Role};
 use super::shared::Shared;
@@ -30,6 +30,12 @@ pub struct Nvmf {
     pub(super) commands: Slab<Command>,
     /// Connects whose data are being fetched.
     pub(super) connects: HashMap<Qpn, PendingConnect>,
+    /// Connects that wait for the storage.
+    pub(super) deferred: Vec<DeferredConnect>,
+    /// Number of commands in the storage of each I/O queue that has ended.
+    pub(super) fences: HashMap<FenceId, usize>,
+    /// The state of [`Shared::fenced`] in which the deferred Connects were tried.
+    pub(super) fenced: u64,
     pub(super) staging: StagingPool,
     pub(super) storage: Storage,
     pub(super) waiting_for_room: VecDeque<usize>,
@@ -44,6 +50,19 @@ pub struct Nvmf {
     pub(super) pd: Option<ProtectionDomain>,
     /// Why there is no ring.
     pub(super) no_ring: Option<String>,
+    /// Executes the requests of the ring instead of Linux.
+    #[cfg(test)]
+    pub(super) kernel: Option<rxe_storage::simulated::SimulatedKernel>,
+}
+
+/// A command that the storage did not carry out.
+pub(super) struct FailedCommand {
+    pub(super) queue: Qpn,
+    pub(super) command_id: u16,
+    pub(super) nsid: u32,
+    pub(super) lba: u64,
+    pub(super) status: Status,
+    pub(super) error: StorageError,
 }
 
 /// What uses the namespaces of a worker.
@@ -96,6 +115,9 @@ impl Nvmf {
             queues: QpMap::default(),
             commands: Slab::new(),
             connects: HashMap::new(),
+            deferred: Vec::new(),
+            fences: HashMap::new(),
+            fenced: 0,
             staging: StagingPool::default(),
             storage: Storage::new(None),
             waiting_for_room: VecDeque::new(),
@@ -108,6 +130,8 @@ impl Nvmf {
             receives: Pool::new(POOLED),
             pd: None,
             no_ring: None,
+            #[cfg(test)]
+            kernel: None,
         }
     }
 
@@ -116,7 +140,7 @@ impl Nvmf {
         let pd = cx.device().alloc_pd();
         self.pd = Some(pd);
         self.staging = StagingPool::new(cx, pd, self.staging_bytes).map_err(|error| format!("no staging: {error}"))?;
-        match Ring::new(RingConfig::default()) {
+        match self.ring() {
             Ok(mut ring) => {
                 self.staging.pin(&mut ring);
                 self.storage = Storage::new(Some(ring));
@@ -128,6 +152,19 @@ impl Nvmf {
                 self.no_ring = Some(error.to_string());
                 Ok(())
             }
+        }
+    }
+
+    #[cfg(not(test))]
+    fn ring(&self) -> Result<Ring, RingError> {
+        Ring::new(RingConfig::default())
+    }
+
+    #[cfg(test)]
+    fn ring(&self) -> Result<Ring, RingError> {
+        match &self.kernel {
+            Some(kernel) => Ok(Ring::simulated(kernel, RingConfig::default())),
+            None => Ring::new(RingConfig::default()),
         }
     }
 
@@ -171,28 +208,75 @@ impl Nvmf {
     /// A work request was not posted: that costs the host the connection.
     #[cold]
     pub(super) fn post_failed(&mut self, cx: &mut Context<'_>, qpn: Qpn, error: PostError) {
+        let Some(queue) = self.queues.get(&qpn).filter(|queue| !queue.ending) else { return };
+        self.metrics.fail(cx.now(), queue.client, error);
+        self.end(cx, qpn);
+    }
+
+    /// Ends a queue: nothing more of it is submitted, and it is disconnected.
+    pub(super) fn end(&mut self, cx: &mut Context<'_>, qpn: Qpn) {
         let Some(queue) = self.queues.get_mut(&qpn).filter(|queue| !queue.ending) else { return };
         queue.ending = true;
-        self.metrics.fail(cx.now(), queue.client, error);
         cx.disconnect(queue.conn);
+        self.stop_commands(qpn);
     }
 
     /// A host breaks the rules, or cannot be served: its controller ends.
     pub(super) fn fault(&mut self, cx: &mut Context<'_>, qpn: Qpn, what: std::fmt::Arguments<'_>) {
-        let Some(queue) = self.queues.get_mut(&qpn).filter(|queue| !queue.ending) else { return };
-        queue.ending = true;
+        let Some(queue) = self.queues.get(&qpn).filter(|queue| !queue.ending) else { return };
         self.metrics.nonsense(cx.now(), queue.client, what);
-        cx.disconnect(queue.conn);
-        if let Role::Admin { controller, .. } | Role::Io { controller, .. } = queue.role {
+        let controller = match queue.role {
+            Role::Admin { controller, .. } | Role::Io { controller, .. } => Some(controller),
+            Role::New => None,
+        };
+        self.end(cx, qpn);
+        if let Some(controller) = controller {
             self.shared.target().fail(controller);
             self.take_events(cx);
         }
     }
 
-    /// Logs an error of the storage.
-    pub(super) fn note_storage_error(&self, cx: &mut Context<'_>, nsid: u32, error: StorageError) {
+    /// An error of the storage: a line of the log, an entry of the controller's error log, and after a failed flush the
+    /// namespace is read-only for all hosts.
+    pub(super) fn note_storage_error(&mut self, cx: &mut Context<'_>, failed: &FailedCommand) {
+        let FailedCommand { queue, command_id, nsid, lba, status, error } = *failed;
         if self.metrics.admits(cx.now()) {
             tracing::error!("nvmf: namespace {nsid}: {error}");
+        }
+        if let Some(Queue { role: Role::Io { controller, queue: entries, counts, .. }, .. }) =
+            self.queues.get_mut(&queue)
+        {
+            counts.media_errors += 1;
+            let (controller, qid) = (*controller, entries.qid());
+            self.shared.target().record_error(controller, qid, command_id, status, nsid, lba);
+        }
+        if error == StorageError::FlushFailed && self.shared.note_failed_flushes() {
+            self.take_events(cx);
+            self.follow_changes(cx);
+        }
+    }
+
+    /// Stops the commands of a queue that ends. Those in the storage end there before they submit more, the others at once; then
+    /// the controllers are told that none is left.
+    pub(super) fn stop_commands(&mut self, qpn: Qpn) {
+        let Some(queue) = self.queues.get_mut(&qpn) else { return };
+        let commands = queue.take_commands();
+        let Role::Io { fence, .. } = queue.role else { return };
+        let stored = commands.into_iter().filter(|index| self.stop(*index)).count();
+        if stored == 0 {
+            self.shared.fenced(fence);
+        } else {
+            self.fences.insert(fence, stored);
+        }
+    }
+
+    /// A command of a queue that has ended is out of the storage.
+    pub(super) fn left_storage(&mut self, fence: FenceId) {
+        let Some(stored) = self.fences.get_mut(&fence) else { return };
+        *stored -= 1;
+        if *stored == 0 {
+            self.fences.remove(&fence);
+            self.shared.fenced(fence);
         }
     }
 
@@ -255,10 +339,9 @@ impl Nvmf {
             Event::Respond { queue, response } => self.respond_held(cx, *queue, *response),
             Event::TearDown { reason, queues, .. } => {
                 for qpn in own(queues) {
-                    let Some(queue) = self.queues.get_mut(&qpn).filter(|queue| !queue.ending) else { continue };
-                    queue.ending = true;
+                    let Some(queue) = self.queues.get(&qpn).filter(|queue| !queue.ending) else { continue };
                     self.metrics.give_up_as(cx.now(), queue.client, reason);
-                    cx.disconnect(queue.conn);
+                    self.end(cx, qpn);
                 }
             }
             Event::Ready { queues, ready, .. } => {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rxe_nvmf::controller::{ControllerId, IoCounts};
+use rxe_nvmf::controller::{ControllerId, FenceId, IoCounts};
 use rxe_nvmf::io::IoQueue;
 use rxe_nvmf::wire::Response;
 use rxe_proto::cm::ConnId;
@@ -38,6 +38,8 @@ pub enum Role {
         controller: ControllerId,
         /// Checks commands and counts entries.
         queue: IoQueue,
+        /// Its commands, for the controllers.
+        fence: FenceId,
         /// The namespaces.
         view: Arc<SubsystemView>,
         /// Since the last report.
@@ -95,7 +97,7 @@ pub struct Queue {
     pub client: SocketAddr,
     /// The kind of the queue, which Connect determines.
     pub role: Role,
-    /// It is being disconnected: what still completes is ignored.
+    /// It is being disconnected: what still completes is ignored, and nothing more is submitted for it.
     pub ending: bool,
     qp: QueuePair<Rc>,
     receives: Receives,
@@ -173,11 +175,6 @@ impl Queue {
     /// The command in progress of a receive.
     pub fn command_mut(&mut self, slot: u16) -> Option<&mut Option<usize>> {
         self.commands.get_mut(usize::from(slot))
-    }
-
-    /// All commands in progress.
-    pub fn commands(&self) -> impl Iterator<Item = usize> {
-        self.commands.iter().copied().flatten()
     }
 
     /// Sends, or keeps what must wait for room.
@@ -269,6 +266,11 @@ impl Queue {
         };
         self.drain(cx)?;
         Ok(acknowledged)
+    }
+
+    /// Takes the commands in progress, of a queue that ends.
+    pub fn take_commands(&mut self) -> Vec<usize> {
+        self.commands.iter_mut().filter_map(Option::take).collect()
     }
 
     /// Number of responses that it has been given.

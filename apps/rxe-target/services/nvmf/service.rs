@@ -195,16 +195,16 @@ impl Service for Nvmf {
     }
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qpn: Qpn, reason: EndReason) {
+        if self.queues.get(&qpn).is_some_and(|queue| !queue.ending) {
+            self.stop_commands(qpn);
+        }
         let Some(queue) = self.queues.remove(&qpn) else { return };
         self.metrics.gone(cx.now(), queue.client, reason);
         if let Role::New = queue.role {
             self.shared.waiting().give_back(queue.client.ip(), 1);
         }
-        let commands: Vec<usize> = queue.commands().collect();
-        for index in commands {
-            self.abandon(index);
-        }
         self.connects.remove(&qpn);
+        self.deferred.retain(|deferred| deferred.queue != qpn);
         let (receives, pieces) = queue.close();
         for piece in pieces {
             self.staging.free(piece);
@@ -274,6 +274,9 @@ impl Service for Nvmf {
         completed.append(&mut self.completed);
         self.completed = completed;
         self.resume(cx);
+        if !self.deferred.is_empty() && self.fenced != self.shared.fence_changes() {
+            self.retry_connects(cx);
+        }
         Outstanding(self.storage.outstanding() + self.completed.len())
     }
 
@@ -298,6 +301,7 @@ impl Service for Nvmf {
         drop(target);
         self.take_events(cx);
         self.close_removed(cx);
+        self.retry_connects(cx);
         cx.set_timer(TICK, 0);
     }
 }

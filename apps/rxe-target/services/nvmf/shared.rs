@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rxe_inspect::latency::NamespaceTimes;
-use rxe_nvmf::controller::{Target, TargetConfig};
+use rxe_nvmf::controller::{FenceId, Target, TargetConfig};
 use rxe_nvmf::subsystem::{AllowedHosts, ConfigError, Limits, Namespace, NamespaceView, Subsystem};
 use rxe_nvmf::wire::Nqn;
 use rxe_proto::mem::{AllocError, Allocator};
@@ -66,6 +66,22 @@ impl Volume {
             Volume::Ram(disk) => Box::new(RamBackend::new(Arc::clone(disk))),
             Volume::Disk(disk) => Box::new(DiskBackend::new(Arc::clone(disk), DISK_DEPTH)?),
         })
+    }
+
+    /// Whether a flush failed.
+    fn is_failed(&self) -> bool {
+        match self {
+            Volume::Ram(_) => false,
+            Volume::Disk(disk) => disk.is_failed(),
+        }
+    }
+
+    /// Whether deallocated blocks are released, and read as zeroes.
+    fn releases_blocks(&self) -> bool {
+        match self {
+            Volume::Ram(_) => true,
+            Volume::Disk(disk) => disk.releases_blocks(),
+        }
     }
 
     /// Whether this is the last handle.
@@ -130,6 +146,14 @@ pub enum VolumeError {
         /// Bytes of the namespace.
         was: u64,
     },
+    /// There is nothing to recover from.
+    #[error("namespace {nsid} of {nqn} is as it should be: no flush of its file has failed")]
+    NotFailed {
+        /// NQN of the subsystem.
+        nqn: Nqn,
+        /// NSID of the namespace.
+        nsid: u32,
+    },
     /// The scrub does not go on where it ended.
     #[error("another scrub of namespace {nsid} of {nqn} has begun: start again when it is complete")]
     OtherScrub {
@@ -190,6 +214,8 @@ pub struct Shared {
     volumes: Mutex<Volumes>,
     /// Increases with each change of the disks.
     generation: AtomicU64,
+    /// Increases when no command of an I/O queue that has ended is left.
+    fence_changes: AtomicU64,
     /// Queues without a successful Connect by the address of their host.
     waiting: Mutex<Usage>,
     limits: Limits,
@@ -200,7 +226,14 @@ impl Shared {
     pub fn new(config: TargetConfig) -> Shared {
         let limits = config.limits;
         let (volumes, generation) = (Mutex::default(), AtomicU64::new(1));
-        Shared { target: Mutex::new(Target::new(config)), volumes, generation, waiting: Mutex::default(), limits }
+        Shared {
+            target: Mutex::new(Target::new(config)),
+            volumes,
+            generation,
+            fence_changes: AtomicU64::new(0),
+            waiting: Mutex::default(),
+            limits,
+        }
     }
 
     /// The limits of hosts.
@@ -221,6 +254,52 @@ impl Shared {
     /// A number that changes with the disks.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// No command of an I/O queue that has ended is in the storage of its worker any more.
+    pub fn fenced(&self, fence: FenceId) {
+        self.target().fenced(fence);
+        self.fence_changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// A number that changes with [`fenced`](Self::fenced).
+    pub fn fence_changes(&self) -> u64 {
+        self.fence_changes.load(Ordering::Acquire)
+    }
+
+    /// Makes the namespaces read-only of whose file a flush failed. Returns whether there is a new one; then the caller carries out
+    /// the events of the controllers.
+    pub fn note_failed_flushes(&self) -> bool {
+        let volumes = self.volumes();
+        let mut target = self.target();
+        let failed = volumes.by_namespace.iter().filter(|(_, (_, volume))| volume.is_failed());
+        let mut is_new = false;
+        for ((nqn, nsid), _) in failed {
+            if target.set_failed(nqn, *nsid, true) == Ok(true) {
+                is_new = true;
+                tracing::error!(
+                    "nvmf: namespace {nsid} of {nqn}: a flush failed, so data that hosts have written may be lost; it is read-only \
+                     until `rxe-ctl nvmf namespace recover {nqn} {nsid}` or a restart of the target"
+                );
+            }
+        }
+        if is_new {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        is_new
+    }
+
+    /// Allows hosts to write to a namespace again after a failed flush.
+    ///
+    /// # Errors
+    /// [`VolumeError`]: there is no such namespace, no flush failed, or the file cannot be flushed now.
+    pub fn recover(&self, nqn: &Nqn, nsid: u32) -> Result<(), VolumeError> {
+        let (_, _, volume) = self.find(nqn, nsid)?;
+        match volume {
+            Volume::Disk(disk) if disk.is_failed() => disk.recover()?,
+            _ => return Err(VolumeError::NotFailed { nqn: nqn.clone(), nsid }),
+        }
+        self.change(|_, target| Ok(target.set_failed(nqn, nsid, false).map(drop)?))
     }
 
     /// The namespaces of a subsystem with their storage, in ascending order of the NSID.
@@ -288,7 +367,7 @@ impl Shared {
         let mut opened = Vec::new();
         for namespace in &config.namespaces {
             let (volume, blocks) = Volume::open(namespace, allocator)?;
-            namespaces.push(described(&config.nqn, namespace, blocks));
+            namespaces.push(described(&config.nqn, namespace, &volume, blocks));
             opened.push((namespace.nsid, volume));
         }
         let subsystem = Subsystem {
@@ -336,7 +415,7 @@ impl Shared {
         }
         let (volume, blocks) = Volume::open(config, allocator)?;
         self.change(|volumes, target| {
-            target.add_namespace(nqn, described(nqn, config, blocks))?;
+            target.add_namespace(nqn, described(nqn, config, &volume, blocks))?;
             volumes.insert(nqn, config.nsid, volume);
             Ok(())
         })
@@ -436,13 +515,14 @@ impl Shared {
 }
 
 /// A namespace as hosts see it.
-fn described(subsystem: &Nqn, config: &NamespaceConfig, blocks: u64) -> Namespace {
+fn described(subsystem: &Nqn, config: &NamespaceConfig, volume: &Volume, blocks: u64) -> Namespace {
     let block_size = match config.block_size {
         BlockSize::B512 => rxe_nvmf::subsystem::BlockSize::B512,
         BlockSize::B4096 => rxe_nvmf::subsystem::BlockSize::B4096,
     };
     let mut namespace = Namespace::new(subsystem, config.nsid, blocks, block_size);
     namespace.read_only = config.read_only;
+    namespace.releases_blocks = volume.releases_blocks();
     if let Some(uuid) = config.uuid {
         namespace.uuid = uuid;
     }

@@ -138,6 +138,27 @@ impl Work {
         }
     }
 
+    /// The namespace of the operation that was submitted last, of a command of `namespace`.
+    pub fn namespace(&self, namespace: NamespaceId) -> NamespaceId {
+        match self {
+            Work::Flush { namespaces } => namespaces.last().copied().unwrap_or(namespace),
+            _ => namespace,
+        }
+    }
+
+    /// The first byte that the work is about.
+    pub fn offset(&self) -> u64 {
+        match self {
+            Work::Read { offset, .. }
+            | Work::Write { offset, .. }
+            | Work::Compare { offset, .. }
+            | Work::WriteZeroes { offset, .. } => *offset,
+            Work::Verify { next, .. } => *next,
+            Work::Deallocate { ranges } => ranges.last().map_or(0, |(offset, _)| *offset),
+            Work::Flush { .. } | Work::Ranges { .. } => 0,
+        }
+    }
+
     /// The operation that was submitted last has succeeded.
     pub fn advance(&mut self) {
         match self {
@@ -163,9 +184,11 @@ impl Work {
             StorageError::Closed => (StatusCode::InvalidNamespace, false),
             StorageError::Io { .. } if writes => (StatusCode::WriteFault, true),
             StorageError::Io { .. } => (StatusCode::UnrecoveredReadError, true),
-            StorageError::Unaligned | StorageError::BufferAlignment { .. } | StorageError::Memory => {
-                (StatusCode::Internal, false)
-            }
+            StorageError::Cancelled => (StatusCode::AbortRequested, true),
+            StorageError::Unaligned
+            | StorageError::BufferAlignment { .. }
+            | StorageError::Memory
+            | StorageError::FlushFailed => (StatusCode::Internal, false),
         }
     }
 }

@@ -205,7 +205,12 @@ impl Context<'_> {
     /// Follows a change of the registers.
     fn follow(&mut self, transition: Transition) {
         if transition == Transition::Disabled {
-            self.controller.events.reset();
+            // Their receives are posted again with the responses.
+            for command_id in self.controller.events.reset() {
+                let status = Status::retryable(StatusCode::AbortRequested);
+                let response = self.controller.admin.respond(command_id, status, 0, None);
+                self.events.push_back(Event::Respond { queue: self.controller.admin.key, response });
+            }
             self.controller.changed_namespaces.clear();
         }
         if transition != Transition::None && !self.controller.io_queues.is_empty() {

@@ -23,8 +23,6 @@ pub struct TargetConfig {
     pub commands: OptionalCommands,
     /// Whether written data can be lost before a Flush. If not, hosts send neither Flush nor FUA.
     pub write_cache: bool,
-    /// Whether deallocated blocks read as zeroes.
-    pub deallocate_zeroes: bool,
     /// Firmware revision: printable ASCII, at most 8 characters.
     pub firmware: String,
     /// Addresses, in the order of the discovery log.
@@ -41,7 +39,6 @@ impl Default for TargetConfig {
                 | OptionalCommands::WRITE_ZEROES
                 | OptionalCommands::VERIFY,
             write_cache: true,
-            deallocate_zeroes: true,
             firmware: env!("CARGO_PKG_VERSION").into(),
             portals: Vec::new(),
         }

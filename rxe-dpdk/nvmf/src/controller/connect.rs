@@ -1,18 +1,21 @@
 //! Connect: the first command of a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use rxe_proto::Instant;
 use zerocopy::FromBytes;
 
 use super::error_log::ErrorLog;
 use super::event_requests::EventRequests;
+use super::fence::{Association, FenceId};
 use super::keep_alive::KeepAlive;
 use super::queues::QueueState;
 use super::registers::Registers;
 use super::state::{AdminQueue, Controller};
 use super::{ControllerId, MAX_CONTROLLER_ID, QueueKey, Target};
 use crate::io::IoQueueConfig;
+use crate::subsystem::AllowedHosts;
 use crate::wire::{
     CONNECT_DATA_LEN, ConnectAttributes, ConnectCommand, ConnectData, Cqe, DYNAMIC_CONTROLLER, DataLength,
     DataLocation, Direction, FABRICS_OPCODE, FabricsType, HostBuffer, InvalidParameter, Nqn, Response, Sqe, Status,
@@ -72,6 +75,8 @@ pub struct Granted {
     pub host: Nqn,
     /// The queue's part of a worker; `None` for an admin queue.
     pub io_queue: Option<IoQueueConfig>,
+    /// The commands of an I/O queue; [`Target::fenced`] is called when none is left after its end.
+    pub fence: Option<FenceId>,
     /// The response to send.
     pub response: Response,
 }
@@ -134,11 +139,14 @@ pub enum Refusal {
     #[error("controller {0} has a queue {1} already")]
     QueueExists(ControllerId, u16),
     /// The host has as many controllers as it may.
-    #[error("host {0} has too many controllers")]
-    HostLimit(Nqn),
+    #[error("host {0} has {1} controllers, as many as it may")]
+    HostLimit(Nqn, usize),
     /// The target has as many controllers as it may.
-    #[error("too many controllers")]
-    ControllerLimit,
+    #[error("the target has {0} controllers, as many as it may")]
+    ControllerLimit(usize),
+    /// Commands of an earlier connection of the host are still in the storage.
+    #[error("commands of an earlier connection of host {0} are still in the storage")]
+    Draining(Nqn),
 }
 
 impl Refusal {
@@ -160,7 +168,7 @@ impl Refusal {
             Refusal::HostNotAllowed { .. } => {
                 (Status::permanent(StatusCode::ConnectInvalidHost), InvalidParameter::HostNqn.result())
             }
-            Refusal::HostLimit(_) | Refusal::ControllerLimit => {
+            Refusal::HostLimit(..) | Refusal::ControllerLimit(_) | Refusal::Draining(_) => {
                 (Status::retryable(StatusCode::ConnectControllerBusy), 0)
             }
         }
@@ -171,6 +179,13 @@ impl Refusal {
 struct Names {
     subsystem: Nqn,
     host: Nqn,
+    host_id: [u8; 16],
+}
+
+impl Names {
+    fn association(&self) -> Association {
+        Association { subsystem: self.subsystem.clone(), host: self.host.clone(), host_id: self.host_id }
+    }
 }
 
 /// A connected queue.
@@ -182,19 +197,21 @@ struct Connected {
 }
 
 impl Target {
-    /// Executes the Connect that [`first_command`] found on the accepted queue `key`.
+    /// Executes the Connect that [`first_command`] found on the accepted queue `key` of a host at the address `client`. A host
+    /// without a name is known by its address, and may use subsystems without a list of hosts.
     ///
     /// # Errors
-    /// The refusal, with the response to send.
+    /// The refusal, with the response to send. After [`Refusal::Draining`] the Connect can be tried again.
     pub fn connect(
         &mut self,
         now: Instant,
         key: QueueKey,
+        client: IpAddr,
         sqe: &Sqe,
         data: &ConnectData,
     ) -> Result<Granted, ConnectError> {
         let invalidate = sqe.sgl().ok().and_then(|descriptor| descriptor.invalidate_key());
-        self.try_connect(now, key, sqe, data, invalidate).map_err(|refusal| {
+        self.try_connect(now, (key, client), sqe, data, invalidate).map_err(|refusal| {
             let (status, result) = refusal.status();
             let cqe = Cqe::new(sqe.command_id(), status).with_result(result);
             ConnectError { refusal, response: Response { cqe, invalidate } }
@@ -204,7 +221,7 @@ impl Target {
     fn try_connect(
         &mut self,
         now: Instant,
-        key: QueueKey,
+        (key, client): (QueueKey, IpAddr),
         sqe: &Sqe,
         data: &ConnectData,
         invalidate: Option<u32>,
@@ -214,7 +231,10 @@ impl Target {
             return Err(Refusal::AlreadyConnected);
         }
         let command = ConnectCommand::parse(sqe).map_err(|_| Refusal::RecordFormat)?;
-        let host = data.host_nqn().map_err(|_| Refusal::Parameter(InvalidParameter::HostNqn))?;
+        let host = match data.has_host_nqn() {
+            true => data.host_nqn().map_err(|_| Refusal::Parameter(InvalidParameter::HostNqn))?,
+            false => Nqn::of_unnamed_host(client),
+        };
         let subsystem = data.subsystem_nqn().map_err(|_| Refusal::Parameter(InvalidParameter::SubsystemNqn))?;
         if command.qid != queue.qid {
             return Err(Refusal::Parameter(InvalidParameter::QueueId));
@@ -222,27 +242,37 @@ impl Target {
         if command.sqsize == 0 || command.sqsize >= queue.depth {
             return Err(Refusal::Parameter(InvalidParameter::SqSize));
         }
-        self.check_host(&subsystem, &host)?;
-        let names = Names { subsystem, host };
+        self.check_host(&subsystem, &host, data.has_host_nqn())?;
+        let names = Names { subsystem, host, host_id: data.host_id() };
+        let is_draining = match queue.qid {
+            0 => self.fences.holds(&names.association()),
+            _ => self.fences.holds_queue_of(ControllerId(data.controller_id())),
+        };
+        if is_draining {
+            return Err(Refusal::Draining(names.host));
+        }
         let Connected { controller, io_queue, head } = if queue.qid == 0 {
             self.connect_admin(now, key, command, data, &names)?
         } else {
             self.connect_io(key, queue.qid, command, data.controller_id(), &names)?
         };
-        self.set_connected(key, controller);
+        let fence = io_queue.is_some().then(|| self.fences.open(names.association(), controller));
+        self.set_connected(key, controller, fence);
         let result = u64::from(controller.0);
         let cqe = Cqe::new(sqe.command_id(), Status::SUCCESS).with_result(result).with_queue(queue.qid, head);
-        let Names { subsystem, host } = names;
-        Ok(Granted { controller, subsystem, host, io_queue, response: Response { cqe, invalidate } })
+        let Names { subsystem, host, .. } = names;
+        Ok(Granted { controller, subsystem, host, io_queue, fence, response: Response { cqe, invalidate } })
     }
 
-    fn check_host(&self, subsystem: &Nqn, host: &Nqn) -> Result<(), Refusal> {
+    fn check_host(&self, subsystem: &Nqn, host: &Nqn, has_name: bool) -> Result<(), Refusal> {
         if subsystem.is_discovery() {
             return Ok(());
         }
         match self.subsystems.get(subsystem) {
             None => Err(Refusal::UnknownSubsystem { host: host.clone(), subsystem: subsystem.clone() }),
-            Some(state) if !state.config.hosts.contains(host) => {
+            Some(state)
+                if !state.config.hosts.contains(host) || !has_name && state.config.hosts != AllowedHosts::Any =>
+            {
                 Err(Refusal::HostNotAllowed { host: host.clone(), subsystem: subsystem.clone() })
             }
             Some(_) => Ok(()),
@@ -255,7 +285,7 @@ impl Target {
         key: QueueKey,
         command: ConnectCommand,
         data: &ConnectData,
-        Names { subsystem, host }: &Names,
+        Names { subsystem, host, .. }: &Names,
     ) -> Result<Connected, Refusal> {
         if data.controller_id() != DYNAMIC_CONTROLLER {
             return Err(Refusal::Parameter(InvalidParameter::ControllerId));
@@ -263,12 +293,12 @@ impl Target {
         let limits = self.config.limits;
         let of_host = self.controllers.values().filter(|controller| controller.host == *host).count();
         if of_host >= limits.controllers_per_host {
-            return Err(Refusal::HostLimit(host.clone()));
+            return Err(Refusal::HostLimit(host.clone(), of_host));
         }
         if self.controllers.len() >= limits.controllers {
-            return Err(Refusal::ControllerLimit);
+            return Err(Refusal::ControllerLimit(self.controllers.len()));
         }
-        let id = self.free_id().ok_or(Refusal::ControllerLimit)?;
+        let id = self.free_id().ok_or(Refusal::ControllerLimit(self.controllers.len()))?;
         self.next_id = if id.0 == MAX_CONTROLLER_ID { 1 } else { id.0 + 1 };
         let mut admin = AdminQueue::new(key, command.sqsize.saturating_add(1), uses_flow_control(command));
         let head = admin.advance();
@@ -295,7 +325,7 @@ impl Target {
         qid: u16,
         command: ConnectCommand,
         id: u16,
-        Names { subsystem, host }: &Names,
+        Names { subsystem, host, .. }: &Names,
     ) -> Result<Connected, Refusal> {
         let controller = self
             .controllers

@@ -75,9 +75,9 @@ impl EventRequests {
         self.pending.retain(|&pending| pending != event);
     }
 
-    /// A controller reset: requests end without a completion.
-    pub(super) fn reset(&mut self) {
-        *self = EventRequests::default();
+    /// A controller reset. Returns the command ids of the requests that were held.
+    pub(super) fn reset(&mut self) -> VecDeque<u16> {
+        std::mem::take(self).held
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
             assert_eq!(requests.hold(id, 4), Hold::Held);
         }
         assert_eq!(requests.hold(4, 4), Hold::Exceeded);
-        requests.reset();
+        assert_eq!(requests.reset(), [0, 1, 2, 3]);
         assert_eq!((requests.held(), requests.hold(5, 4)), (0, Hold::Held));
     }
 }

@@ -27,8 +27,8 @@ const EXTENDED_LOG_DATA: u8 = 1 << 2;
 const ENTRY_SIZES: (u8, u8) = (0x66, 0x44);
 /// NSFEAT: preferred sizes are valid.
 const PREFERRED_SIZES: u8 = 1 << 4;
-/// DLFEAT: deallocated blocks read as zeroes.
-const READS_ZEROES: u8 = 1;
+/// DLFEAT: deallocated blocks read as zeroes, and Write Zeroes may deallocate.
+const READS_ZEROES: u8 = 1 | 1 << 3;
 /// Preferred granularity of writes and deallocations in bytes.
 const PAGE: u32 = 4096;
 /// Power state 0: 25 W in units of 10 mW.
@@ -126,7 +126,7 @@ impl Context<'_> {
         }
         data.features = PREFERRED_SIZES;
         data.sharing = MULTI_PATH & 1;
-        data.deallocate_features = if self.config.deallocate_zeroes { READS_ZEROES } else { 0 };
+        data.deallocate_features = if namespace.releases_blocks { READS_ZEROES } else { 0 };
         let granularity = (PAGE >> namespace.block_size.shift()) as u16 - 1;
         for field in [
             &mut data.write_granularity,
@@ -137,7 +137,7 @@ impl Context<'_> {
         ] {
             field.set(granularity);
         }
-        data.attributes = u8::from(namespace.read_only);
+        data.attributes = u8::from(namespace.is_write_protected());
         data.nguid = namespace.nguid;
         data.eui64 = namespace.eui64.unwrap_or_default();
         data.lba_format.set(u32::from(namespace.block_size.shift()) << 16);

@@ -63,8 +63,11 @@ impl Context<'_> {
         if nsid != NSID_ALL && nsid != 0 {
             return Err(StatusCode::InvalidField);
         }
-        let counts = self.subsystems.get(&self.controller.subsystem).map(|state| state.counts).unwrap_or_default();
-        Ok(SmartLog::healthy()
+        let state = self.subsystems.get(&self.controller.subsystem);
+        let counts = state.map(|state| state.counts).unwrap_or_default();
+        let failed = state.is_some_and(|state| state.config.namespaces.iter().any(|namespace| namespace.failed));
+        let log = if failed { SmartLog::healthy().read_only() } else { SmartLog::healthy() };
+        Ok(log
             .with_traffic((counts.bytes_read, counts.reads), (counts.bytes_written, counts.writes))
             .with_errors(counts.media_errors, self.controller.errors.count()))
     }

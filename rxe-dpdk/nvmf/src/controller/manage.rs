@@ -101,6 +101,22 @@ impl Target {
         Ok(())
     }
 
+    /// Notes that a flush of a namespace failed, or that it was recovered: its hosts are notified that it is read-only, or is so
+    /// no more. Returns whether that is new.
+    ///
+    /// # Errors
+    /// There is no such subsystem or namespace.
+    pub fn set_failed(&mut self, nqn: &Nqn, nsid: u32, failed: bool) -> Result<bool, ConfigError> {
+        let subsystem = self.subsystem_mut(nqn)?;
+        let namespace = subsystem.namespaces.iter_mut().find(|namespace| namespace.nsid == nsid);
+        let namespace = namespace.ok_or_else(|| ConfigError::UnknownNamespace(nqn.clone(), nsid))?;
+        let is_new = std::mem::replace(&mut namespace.failed, failed) != failed;
+        if is_new {
+            self.namespace_changed(nqn, nsid);
+        }
+        Ok(is_new)
+    }
+
     /// Allows a host to use a subsystem that only listed hosts may use; no change if every host may.
     ///
     /// # Errors

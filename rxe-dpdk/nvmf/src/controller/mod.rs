@@ -8,6 +8,7 @@ mod error_log;
 mod event;
 mod event_requests;
 mod features;
+mod fence;
 mod identify;
 mod keep_alive;
 mod logs;
@@ -22,12 +23,14 @@ pub use admin::{AdminData, AdminReply};
 pub use config::{Portal, TargetConfig};
 pub use connect::{ConnectError, FirstCommand, Granted, Refusal, first_command};
 pub use event::{Event, TeardownReason};
+pub use fence::FenceId;
 pub use report::ControllerInfo;
 pub use state::IoCounts;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
+use fence::Fences;
 use queues::Queue;
 use state::{Controller, SubsystemState};
 
@@ -65,6 +68,7 @@ const MAX_CONTROLLER_ID: u16 = 0xFFEF;
 /// * input from hosts: [`accept`](Self::accept), [`connect`](Self::connect), [`admin`](Self::admin),
 ///   [`disconnected`](Self::disconnected), and [`poll`](Self::poll) for time,
 /// * reports of workers: [`record_io`](Self::record_io), [`record_error`](Self::record_error), [`fail`](Self::fail),
+///   [`fenced`](Self::fenced),
 /// * changes of the configuration: `add_`..., `remove_`..., [`resize_namespace`](Self::resize_namespace),
 /// * output: [`next_event`](Self::next_event), to be drained after each call of the other kinds, and
 ///   [`next_deadline`](Self::next_deadline).
@@ -76,6 +80,7 @@ pub struct Target {
     subsystems: BTreeMap<Nqn, SubsystemState>,
     controllers: BTreeMap<ControllerId, Controller>,
     queues: HashMap<QueueKey, Queue>,
+    fences: Fences,
     /// Queues of `queues` without a Connect.
     waiting: usize,
     /// Where the search for a free controller id starts.
@@ -94,6 +99,7 @@ impl Target {
             subsystems: BTreeMap::new(),
             controllers: BTreeMap::new(),
             queues: HashMap::new(),
+            fences: Fences::default(),
             waiting: 0,
             next_id: 1,
             generation: 1,
@@ -122,6 +128,12 @@ impl Target {
     #[must_use]
     pub fn queue_count(&self) -> usize {
         self.queues.len()
+    }
+
+    /// Number of I/O queues whose commands may be in the storage, see [`fenced`](Self::fenced).
+    #[must_use]
+    pub fn fence_count(&self) -> usize {
+        self.fences.len()
     }
 
     /// Number of held Asynchronous Event Requests of all controllers.

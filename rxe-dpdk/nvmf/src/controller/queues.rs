@@ -2,6 +2,7 @@
 
 use rxe_proto::Instant;
 
+use super::fence::FenceId;
 use super::{ControllerId, QueueKey, Target};
 use crate::wire::private_data::{QueueAccept, QueueRequest, RejectStatus};
 
@@ -12,6 +13,8 @@ pub(super) struct Queue {
     /// Posted receives, the most entries that Connect may ask for.
     pub(super) depth: u16,
     pub(super) state: QueueState,
+    /// Of a connected I/O queue.
+    pub(super) fence: Option<FenceId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,17 +39,17 @@ impl Target {
             return Err(RejectStatus::NoResources);
         }
         let state = QueueState::Waiting { deadline: now + self.config.limits.connect_timeout };
-        self.queues.insert(key, Queue { qid: request.qid, depth: accept.controller_receives, state });
+        self.queues.insert(key, Queue { qid: request.qid, depth: accept.controller_receives, state, fence: None });
         self.waiting += 1;
         Ok(accept)
     }
 
     /// Marks an accepted queue as connected.
-    pub(super) fn set_connected(&mut self, key: QueueKey, controller: ControllerId) {
+    pub(super) fn set_connected(&mut self, key: QueueKey, controller: ControllerId, fence: Option<FenceId>) {
         if let Some(queue) = self.queues.get_mut(&key)
             && let QueueState::Waiting { .. } = queue.state
         {
-            queue.state = QueueState::Connected(controller);
+            (queue.state, queue.fence) = (QueueState::Connected(controller), fence);
             self.waiting -= 1;
         }
     }
@@ -56,6 +59,9 @@ impl Target {
         let queue = self.queues.remove(&key)?;
         if let QueueState::Waiting { .. } = queue.state {
             self.waiting -= 1;
+        }
+        if let Some(fence) = queue.fence {
+            self.fences.end(fence);
         }
         Some(queue)
     }

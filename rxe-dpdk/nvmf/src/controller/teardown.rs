@@ -3,6 +3,7 @@
 use rxe_proto::Instant;
 
 use super::event::{Event, TeardownReason};
+use super::fence::FenceId;
 use super::queues::{Queue, QueueState};
 use super::{ControllerId, QueueKey, Target};
 
@@ -27,6 +28,12 @@ impl Target {
     /// Tears a controller down after a fatal error on one of its queues, such as a NAK for the host's memory.
     pub fn fail(&mut self, controller: ControllerId) {
         self.tear_down(controller, TeardownReason::QueueError);
+    }
+
+    /// No command of an I/O queue is in the storage any more, and none will be submitted. To be called once for each queue after
+    /// its end.
+    pub fn fenced(&mut self, queue: FenceId) {
+        self.fences.close(queue);
     }
 
     /// Forgets a controller and its queues, and tells the embedder to destroy those that are still connected.

@@ -49,6 +49,10 @@ pub struct Namespace {
     pub block_size: BlockSize,
     /// Commands that change data are refused.
     pub read_only: bool,
+    /// A flush failed, so that commands that change data are refused too.
+    pub failed: bool,
+    /// Whether deallocated blocks are released, and read as zeroes; else Deallocate has no effect.
+    pub releases_blocks: bool,
     /// UUID, unique in the target and the same after a restart.
     pub uuid: Uuid,
     /// NGUID, unique in the target and the same after a restart.
@@ -79,6 +83,8 @@ impl Namespace {
             blocks,
             block_size,
             read_only: false,
+            failed: false,
+            releases_blocks: true,
             uuid: derived_uuid(subsystem, nsid),
             nguid: derived_nguid(subsystem, nsid),
             eui64: None,
@@ -92,8 +98,14 @@ impl Namespace {
             nsid: self.nsid,
             blocks: self.blocks,
             block_shift: self.block_size.shift(),
-            read_only: self.read_only,
+            read_only: self.is_write_protected(),
         }
+    }
+
+    /// Whether commands that change data are refused.
+    #[must_use]
+    pub const fn is_write_protected(&self) -> bool {
+        self.read_only || self.failed
     }
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {

@@ -118,6 +118,12 @@ impl ConnectData {
         Nqn::from_field(&self.subsystem_nqn)
     }
 
+    /// Whether the host has a name. SPDK's hosts have none unless they are configured to.
+    #[must_use]
+    pub const fn has_host_nqn(&self) -> bool {
+        self.host_nqn[0] != 0
+    }
+
     /// The host's name.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! NVMe qualified names.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -38,6 +39,12 @@ impl Nqn {
     #[must_use]
     pub fn discovery() -> Nqn {
         Nqn(Arc::from(DISCOVERY_NQN))
+    }
+
+    /// What stands for the name of a host that has none: its address.
+    #[must_use]
+    pub fn of_unnamed_host(address: IpAddr) -> Nqn {
+        Nqn(Arc::from(format!("nqn.2014-08.org.nvmexpress:unnamed:{address}")))
     }
 
     /// Whether it is the discovery subsystem's name.

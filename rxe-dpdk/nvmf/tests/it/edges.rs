@@ -9,7 +9,7 @@ use rxe_nvmf::wire::{
 };
 use zerocopy::FromBytes;
 
-use crate::rig::{HOST, LISTED, OPEN, OTHER_HOST, Rig, buffer, connect, nqn, set_feature};
+use crate::rig::{CLIENT, HOST, LISTED, OPEN, OTHER_HOST, Rig, buffer, connect, nqn, set_feature};
 
 fn identify(cns: Cns, nsid: u32) -> Sqe {
     IdentifyFields::new(cns, nsid).to_sqe(5, buffer(4096))
@@ -71,9 +71,10 @@ fn invalid_names_and_formats_are_refused() {
     let sqe = connect(0, 31).to_sqe(1, buffer(1024));
     let mut data = [0; 1024];
     data[16..18].fill(0xFF);
+    data[512..768].fill(b'x');
     let mut result = |data: &[u8; 1024], sqe: &Sqe| {
         let data = ConnectData::ref_from_bytes(data).expect("1024 bytes");
-        rig.target.connect(rig.now, key, sqe, data).expect_err("refused").response.cqe
+        rig.target.connect(rig.now, key, CLIENT, sqe, data).expect_err("refused").response.cqe
     };
     assert_eq!(result(&data, &sqe).result(), InvalidParameter::HostNqn.result());
     data[512..768].copy_from_slice(&nqn(HOST).to_field());
@@ -82,6 +83,69 @@ fn invalid_names_and_formats_are_refused() {
     assert_eq!(result(&data, &sqe).result(), InvalidParameter::SubsystemNqn.result());
     let format = result(&data, &sqe.with_cdws([1, 31, 0, 0, 0, 0])).status();
     assert_eq!(format, Status::permanent(StatusCode::ConnectIncompatibleFormat));
+}
+
+#[test]
+fn a_host_without_a_name_may_use_subsystems_without_a_list_of_hosts() {
+    let mut rig = Rig::new();
+    let mut connect_to = |subsystem: &str| {
+        let mut data = [0; 1024];
+        data[16..18].fill(0xFF);
+        data[256..512].copy_from_slice(&nqn(subsystem).to_field());
+        let key = rig.open(0);
+        let data = ConnectData::ref_from_bytes(&data).expect("1024 bytes");
+        let granted = rig.target.connect(rig.now, key, CLIENT, &connect(0, 31).to_sqe(1, buffer(1024)), data);
+        granted.map(|granted| granted.host.to_string()).map_err(|error| error.refusal)
+    };
+    let name = "nqn.2014-08.org.nvmexpress:unnamed:192.0.2.9";
+    assert_eq!(connect_to(OPEN), Ok(name.to_owned()));
+    let refused = Refusal::HostNotAllowed { host: nqn(name), subsystem: nqn(LISTED) };
+    assert_eq!(connect_to(LISTED), Err(refused.clone()));
+    // Nor if somebody lists that name.
+    rig.target.add_host(&nqn(LISTED), nqn(name)).expect("it is there");
+    let mut data = [0; 1024];
+    data[16..18].fill(0xFF);
+    data[256..512].copy_from_slice(&nqn(LISTED).to_field());
+    let key = rig.open(0);
+    let data = ConnectData::ref_from_bytes(&data).expect("1024 bytes");
+    let sqe = connect(0, 31).to_sqe(1, buffer(1024));
+    assert_eq!(rig.target.connect(rig.now, key, CLIENT, &sqe, data).expect_err("refused").refusal, refused);
+}
+
+#[test]
+fn a_host_waits_until_no_command_of_its_earlier_queues_is_in_the_storage() {
+    let mut rig = Rig::new();
+    let admin = rig.connect(OPEN, HOST);
+    let key = rig.open(1);
+    let granted = rig.try_connect(key, connect(1, 127), admin.controller.get(), OPEN, HOST).expect("connected");
+    let fence = granted.fence.expect("an I/O queue");
+    // A second controller, while the first one lives.
+    rig.connect(OPEN, HOST);
+    rig.target.disconnected(key);
+    rig.target.disconnected(admin.key);
+    let error = rig.connect_only(OPEN, HOST).expect_err("refused");
+    assert_eq!(error.refusal, Refusal::Draining(nqn(HOST)));
+    assert_eq!(error.response.cqe.status(), Status::retryable(StatusCode::ConnectControllerBusy));
+    // Others do not wait, nor does the host for another subsystem.
+    assert!(rig.connect_only(OPEN, OTHER_HOST).is_ok() && rig.connect_only(LISTED, HOST).is_ok());
+    rig.target.fenced(fence);
+    assert!(rig.connect_only(OPEN, HOST).is_ok());
+    assert_eq!(rig.target.fence_count(), 0);
+}
+
+#[test]
+fn a_lost_io_queue_is_not_connected_again_before_its_commands_have_ended() {
+    let mut rig = Rig::new();
+    let admin = rig.connect(OPEN, HOST);
+    let key = rig.open(1);
+    let id = admin.controller.get();
+    let fence = rig.try_connect(key, connect(1, 127), id, OPEN, HOST).expect("connected").fence.expect("an I/O queue");
+    rig.target.disconnected(key);
+    let key = rig.open(1);
+    let error = rig.try_connect(key, connect(1, 127), id, OPEN, HOST).expect_err("refused");
+    assert_eq!(error.refusal, Refusal::Draining(nqn(HOST)));
+    rig.target.fenced(fence);
+    assert!(rig.try_connect(key, connect(1, 127), id, OPEN, HOST).is_ok());
 }
 
 #[test]

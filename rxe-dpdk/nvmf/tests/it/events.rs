@@ -3,7 +3,7 @@
 use rxe_nvmf::controller::{AdminReply, Event, QueueKey, TeardownReason};
 use rxe_nvmf::subsystem::{AllowedHosts, BlockSize, ConfigError, Namespace};
 use rxe_nvmf::wire::log::{LogFields, LogId};
-use rxe_nvmf::wire::{AsyncEvent, Cqe, Status, StatusCode};
+use rxe_nvmf::wire::{AsyncEvent, Cqe, Sqe, Status, StatusCode};
 
 use crate::rig::{Admin, HOST, LISTED, OPEN, OTHER_HOST, Rig, buffer, nqn, set_feature};
 
@@ -53,6 +53,51 @@ fn a_changed_namespace_completes_a_request_and_is_in_the_log() {
 }
 
 #[test]
+fn a_namespace_whose_flush_failed_is_read_only_for_its_hosts_until_it_is_recovered() {
+    let mut rig = Rig::new();
+    let admin = watching(&mut rig, HOST);
+    rig.request_event(admin, 7);
+    let smart = |rig: &mut Rig| rig.data(admin, &LogFields::new(LogId::Smart, 512).to_sqe(8, buffer(512)))[0];
+    let identify = Sqe::new(0x06, 9).with_nsid(2).with_sgl(buffer(4096));
+    let attributes = |rig: &mut Rig| rig.data(admin, &identify)[99];
+    for failed in [true, false] {
+        assert_eq!(rig.target.set_failed(&nqn(OPEN), 2, failed), Ok(true));
+        assert_eq!(rig.target.set_failed(&nqn(OPEN), 2, failed), Ok(false), "nothing new");
+        let views = rig.target.namespace_views(&nqn(OPEN));
+        assert_eq!(views.iter().map(|view| view.read_only).collect::<Vec<_>>(), [false, failed]);
+        let warning = if failed { 1 << 3 } else { 0 };
+        assert_eq!((smart(&mut rig), attributes(&mut rig)), (warning, u8::from(failed)));
+    }
+    let [(queue, cqe)] = responses(&mut rig)[..] else { panic!("one event") };
+    assert_eq!((queue, cqe.command_id()), (admin.key, 7));
+}
+
+#[test]
+fn a_reset_ends_held_requests_so_that_their_receives_are_posted_again() {
+    let mut rig = Rig::new();
+    let admin = watching(&mut rig, HOST);
+    for id in [3, 5] {
+        rig.request_event(admin, id);
+    }
+    rig.events();
+    rig.configure(admin, 0x0046_0060);
+    let ended = responses(&mut rig);
+    assert_eq!(ended.iter().map(|(_, cqe)| cqe.command_id()).collect::<Vec<_>>(), [3, 5]);
+    assert!(ended.iter().all(|(queue, cqe)| *queue == admin.key && cqe.status().code == StatusCode::AbortRequested));
+    assert_eq!(rig.target.held_event_requests(), 0);
+}
+
+#[test]
+fn what_deallocate_does_is_a_property_of_the_namespace() {
+    let mut rig = Rig::new();
+    let admin = rig.connect(OPEN, HOST);
+    rig.target.add_namespace(&nqn(OPEN), Namespace { releases_blocks: false, ..third() }).expect("valid");
+    let features = |nsid| Sqe::new(0x06, 9).with_nsid(nsid).with_sgl(buffer(4096));
+    let found: Vec<u8> = (1..=3).map(|nsid| rig.data(admin, &features(nsid))[33]).collect();
+    assert_eq!(found, [9, 9, 0]);
+}
+
+#[test]
 fn further_changes_wait_until_the_log_is_read() {
     let mut rig = Rig::new();
     let admin = watching(&mut rig, HOST);
@@ -97,7 +142,7 @@ fn hosts_that_did_not_enable_events_and_other_subsystems_get_none() {
 }
 
 #[test]
-fn one_more_request_than_the_limit_is_refused_and_a_reset_drops_them() {
+fn one_more_request_than_the_limit_is_refused_and_a_reset_ends_them() {
     let mut rig = Rig::new();
     let admin = watching(&mut rig, HOST);
     for id in 0..4 {
@@ -106,7 +151,7 @@ fn one_more_request_than_the_limit_is_refused_and_a_reset_drops_them() {
     let AdminReply::Complete { response, .. } = rig.request_event(admin, 4) else { panic!("refused") };
     assert_eq!(response.cqe.status(), Status { more: true, ..Status::permanent(StatusCode::AsyncEventLimitExceeded) });
     rig.configure(admin, 0x0046_0060);
-    assert_eq!(rig.target.held_event_requests(), 0);
+    assert_eq!((rig.target.held_event_requests(), responses(&mut rig).len()), (0, 4));
     rig.target.resize_namespace(&nqn(OPEN), 1, 10).expect("valid");
     assert_eq!(responses(&mut rig), [], "no completion after a reset");
 }

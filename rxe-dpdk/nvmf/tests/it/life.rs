@@ -128,7 +128,7 @@ fn the_loss_of_an_io_queue_leaves_the_controller() {
     let mut rig = Rig::new();
     let admin = rig.connect(OPEN, HOST);
     let (io, _) = rig.connect_io(admin, 1, OPEN, HOST);
-    rig.target.disconnected(io);
+    rig.lose_io(io);
     assert_eq!(rig.events(), []);
     rig.connect_io(admin, 1, OPEN, HOST);
     rig.configure(admin, 0x0046_4061);
@@ -165,11 +165,11 @@ fn controllers_are_limited_per_host_and_in_all() {
     rig.connect(OPEN, HOST);
     let second = rig.connect(OPEN, HOST);
     let error = rig.connect_only(OPEN, HOST).expect_err("refused");
-    assert!(matches!(error.refusal, Refusal::HostLimit(_)));
+    assert!(matches!(error.refusal, Refusal::HostLimit(_, 2)));
     assert_eq!(error.response.cqe.status(), Status::retryable(StatusCode::ConnectControllerBusy));
     rig.connect(OPEN, OTHER_HOST);
     let error = rig.connect_only(OPEN, OTHER_HOST).expect_err("refused");
-    assert_eq!(error.refusal, Refusal::ControllerLimit);
+    assert_eq!(error.refusal, Refusal::ControllerLimit(3));
     rig.target.disconnected(second.key);
     assert!(rig.connect_only(OPEN, HOST).is_ok());
 }

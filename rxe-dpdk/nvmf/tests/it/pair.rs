@@ -1,7 +1,9 @@
 //! The crate's host against the crate's target.
 
 use proptest::prelude::*;
-use rxe_nvmf::controller::{AdminReply, ControllerId, Event, FirstCommand, QueueKey, TargetConfig, first_command};
+use rxe_nvmf::controller::{
+    AdminReply, ControllerId, Event, FenceId, FirstCommand, QueueKey, TargetConfig, first_command,
+};
 use rxe_nvmf::host::{Action, HostConfig, IoCommand, IoCommands, Session, SessionError};
 use rxe_nvmf::io::{IoOperation, IoQueue, Submission};
 use rxe_nvmf::subsystem::Limits;
@@ -11,7 +13,7 @@ use rxe_nvmf::wire::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::rig::{HOST, LISTED, OPEN, OTHER_HOST, Rig, nqn};
+use crate::rig::{CLIENT, HOST, LISTED, OPEN, OTHER_HOST, Rig, nqn};
 
 const BUFFER: HostBuffer = HostBuffer { addr: 0x7000, len: 4096, rkey: 5, invalidate: false };
 
@@ -27,6 +29,8 @@ struct Pair {
     buffer: Vec<u8>,
     controller: Option<ControllerId>,
     events: Vec<AsyncEvent>,
+    /// Of the I/O queues.
+    fences: Vec<FenceId>,
     /// Changes a completion and the data before the session gets them.
     corrupt: Option<Corrupt>,
 }
@@ -44,7 +48,7 @@ impl Pair {
         let session = Session::new(config, BUFFER);
         let buffer = vec![0; 4096];
         let (keys, io, events) = (Vec::new(), Vec::new(), Vec::new());
-        Pair { rig, session, keys, io, buffer, controller: None, events, corrupt: None }
+        Pair { rig, session, keys, io, fences: Vec::new(), buffer, controller: None, events, corrupt: None }
     }
 
     /// Takes actions until there are none.
@@ -62,6 +66,9 @@ impl Pair {
                 Action::CloseQueue { qid } => {
                     let key = self.keys[usize::from(qid)].take().expect("an open queue");
                     self.rig.target.disconnected(key);
+                    if qid > 0 {
+                        self.rig.target.fenced(self.fences.remove(0));
+                    }
                     self.session.queue_closed(qid)?;
                 }
                 Action::Send { qid, sqe, capsule, buffer, .. } => {
@@ -99,9 +106,10 @@ impl Pair {
             }
             FirstCommand::Refuse(response) => return self.receive(response),
         };
-        match self.rig.target.connect(self.rig.now, key, sqe, &data) {
+        match self.rig.target.connect(self.rig.now, key, CLIENT, sqe, &data) {
             Ok(granted) => {
                 self.controller = Some(granted.controller);
+                self.fences.extend(granted.fence);
                 self.io.extend(granted.io_queue.map(IoQueue::new));
                 self.receive(granted.response)
             }

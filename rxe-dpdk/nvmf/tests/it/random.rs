@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rxe_nvmf::controller::{
-    AdminReply, ControllerId, Event, FirstCommand, IoCounts, QueueKey, Target, TargetConfig, first_command,
+    AdminReply, ControllerId, Event, FenceId, FirstCommand, IoCounts, QueueKey, Target, TargetConfig, first_command,
 };
 use rxe_nvmf::io::{IoQueue, Submission};
 use rxe_nvmf::subsystem::{BlockSize, Limits, Namespace, Subsystem};
 use rxe_nvmf::wire::private_data::QueueRequest;
 use rxe_nvmf::wire::{
-    ConnectAttributes, ConnectCommand, ConnectData, DISCOVERY_NQN, HostBuffer, Nqn, Response, SglDescriptor, Sqe,
-    Status,
+    ConnectAttributes, ConnectCommand, ConnectData, DISCOVERY_NQN, HostBuffer, Nqn, SglDescriptor, Sqe, Status,
 };
 use rxe_proto::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
+
+use crate::rig::CLIENT;
 
 const SUBSYSTEMS: [&str; 3] = ["nqn.2024-01.test:a", "nqn.2024-01.test:b", DISCOVERY_NQN];
 const HOSTS: [&str; 3] = ["nqn.2024-01.host:a", "nqn.2024-01.host:b", "nqn.2024-01.host:c"];
@@ -141,6 +142,7 @@ struct Queue {
     /// Names of subsystem and host.
     names: Option<(Nqn, Nqn)>,
     io: Option<IoQueue>,
+    fence: Option<FenceId>,
     /// Command ids of held requests.
     held: Vec<u16>,
 }
@@ -227,8 +229,7 @@ impl Embedder {
             }
             Step::Disconnect { queue } => {
                 if let Some(key) = self.pick(queue) {
-                    self.queues.remove(&key);
-                    self.target.disconnected(key);
+                    self.close(key);
                 }
             }
             Step::Advance { millis } => {
@@ -278,9 +279,6 @@ impl Embedder {
                     assert_eq!(response.cqe.command_id(), sqe.command_id());
                     assert!(data.as_ref().is_none_or(|data| data.bytes.len() == data.to.len as usize));
                     assert!(data.is_none() || response.cqe.status().is_success());
-                    if self.target_was_reset(sqe, response) {
-                        self.queues.get_mut(&key).expect("open").held.clear();
-                    }
                 }
                 AdminReply::Held => queue.held.push(sqe.command_id()),
                 AdminReply::Gone => panic!("controller {controller} is gone, but its queue is not"),
@@ -298,11 +296,14 @@ impl Embedder {
         }
     }
 
-    /// Whether a Property Set cleared CC.EN: held requests end without a completion then.
-    fn target_was_reset(&self, sqe: &Sqe, response: Response) -> bool {
-        let [size, offset, value, ..] = sqe.cdws();
-        let is_set = sqe.opcode() == 0x7F && sqe.fabrics_type() == 0 && size & 7 == 0 && offset == 0x14;
-        is_set && response.cqe.status().is_success() && value & 1 == 0
+    /// A queue has ended: its commands are stopped. Returns whether it was open.
+    fn close(&mut self, key: QueueKey) -> bool {
+        let queue = self.queues.remove(&key);
+        self.target.disconnected(key);
+        if let Some(fence) = queue.as_ref().and_then(|queue| queue.fence) {
+            self.target.fenced(fence);
+        }
+        queue.is_some()
     }
 
     fn first(&mut self, key: QueueKey, sqe: &Sqe, data: &[u8]) {
@@ -317,13 +318,14 @@ impl Embedder {
                 return;
             }
         };
-        match self.target.connect(self.now, key, sqe, &data) {
+        match self.target.connect(self.now, key, CLIENT, sqe, &data) {
             Err(error) => assert!(!error.response.cqe.status().is_success()),
             Ok(granted) => {
                 assert!(granted.response.cqe.status().is_success());
                 let queue = self.queues.get_mut(&key).expect("open");
                 queue.controller = Some(granted.controller);
                 queue.names = Some((granted.subsystem, granted.host));
+                queue.fence = granted.fence;
                 queue.io = granted.io_queue.map(IoQueue::new);
                 if queue.io.is_none() {
                     let previous = self.controllers.insert(granted.controller, key);
@@ -346,7 +348,7 @@ impl Embedder {
                         assert!(self.controllers.remove(&id).is_some(), "a live controller");
                     }
                     for key in queues {
-                        assert!(self.queues.remove(&key).is_some(), "an open queue");
+                        assert!(self.close(key), "an open queue");
                     }
                 }
                 Event::Ready { queues, ready, .. } => {
@@ -384,12 +386,12 @@ proptest! {
             embedder.step(step);
         }
         while let Some(key) = embedder.pick(0) {
-            embedder.queues.remove(&key);
-            embedder.target.disconnected(key);
+            embedder.close(key);
             embedder.drain();
             embedder.check();
         }
         prop_assert_eq!(embedder.target.controller_count(), 0);
+        prop_assert_eq!(embedder.target.fence_count(), 0);
         prop_assert_eq!(embedder.target.next_deadline(), None);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use rxe_nvmf::controller::{
-    AdminReply, ControllerId, Event, FirstCommand, Portal, QueueKey, Target, TargetConfig, TeardownReason,
+    AdminReply, ControllerId, Event, FenceId, FirstCommand, Portal, QueueKey, Target, TargetConfig, TeardownReason,
     first_command,
 };
 use rxe_nvmf::io::{IoOperation, IoQueue, IoRequest, Submission, dsm_ranges};
@@ -17,6 +17,7 @@ use zerocopy::FromBytes;
 
 use crate::capture::{Recorded, recorded};
 use crate::replay_differences::{DIFFERENCES, Part};
+use crate::rig::CLIENT;
 
 /// Blocks of the recorded RAM disks of 256 MiB.
 const BLOCKS: u64 = 0x8_0000;
@@ -40,7 +41,6 @@ fn target() -> Target {
         limits: Limits { queues_per_controller: 128, error_entries: 128, ..Limits::default() },
         commands: OptionalCommands::DATASET_MANAGEMENT | OptionalCommands::WRITE_ZEROES,
         write_cache: true,
-        deallocate_zeroes: true,
         firmware: "6.1.0-56".into(),
         portals: vec![Portal { address: IpAddr::from([192, 168, 77, 1]), port: 4420 }],
     };
@@ -64,6 +64,7 @@ struct Queue {
     qid: u16,
     controller: Option<ControllerId>,
     io: Option<IoQueue>,
+    fence: Option<FenceId>,
 }
 
 struct Replay {
@@ -175,9 +176,10 @@ impl Replay {
 
     fn connect(&mut self, queue: usize, sqe: &Sqe, data: &[u8]) {
         let data = ConnectData::ref_from_prefix(data).expect("the data of a Connect").0;
-        let response = match self.target.connect(Instant::ZERO, key(queue), sqe, data) {
+        let response = match self.target.connect(Instant::ZERO, key(queue), CLIENT, sqe, data) {
             Ok(granted) => {
                 self.queues[queue].controller = Some(granted.controller);
+                self.queues[queue].fence = granted.fence;
                 self.queues[queue].io = granted.io_queue.map(IoQueue::new);
                 granted.response
             }
@@ -289,6 +291,9 @@ impl Replay {
 
     fn disconnect(&mut self, queue: usize) {
         self.target.disconnected(key(queue));
+        if let Some(fence) = self.queues[queue].fence.take() {
+            self.target.fenced(fence);
+        }
         let events: Vec<Event> = std::iter::from_fn(|| self.target.next_event()).collect();
         match (self.queues[queue].qid, self.queues[queue].controller) {
             (0, controller @ Some(_)) => {

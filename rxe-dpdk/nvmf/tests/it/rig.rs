@@ -1,7 +1,10 @@
 //! A target with two subsystems, and a host that sends single commands.
 
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+
 use rxe_nvmf::controller::{
-    AdminReply, ConnectError, ControllerId, Event, Granted, Portal, QueueKey, Target, TargetConfig,
+    AdminReply, ConnectError, ControllerId, Event, FenceId, Granted, Portal, QueueKey, Target, TargetConfig,
 };
 use rxe_nvmf::io::IoQueue;
 use rxe_nvmf::subsystem::{AllowedHosts, BlockSize, Namespace, Subsystem};
@@ -17,6 +20,9 @@ pub const LISTED: &str = "nqn.2024-01.test:listed";
 pub const HOST: &str = "nqn.2024-01.host:one";
 pub const OTHER_HOST: &str = "nqn.2024-01.host:two";
 
+/// The address of every host.
+pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9));
+
 pub fn nqn(text: &str) -> Nqn {
     text.parse().expect("an NQN")
 }
@@ -30,6 +36,7 @@ pub struct Rig {
     pub target: Target,
     pub now: Instant,
     next_key: u64,
+    fences: HashMap<QueueKey, FenceId>,
 }
 
 /// A connected and enabled controller.
@@ -58,7 +65,7 @@ impl Rig {
         listed.namespaces = vec![Namespace::new(&listed.nqn, 1, 1000, BlockSize::B512)];
         target.add_subsystem(open).expect("valid");
         target.add_subsystem(listed).expect("valid");
-        let mut rig = Rig { target, now: Instant::ZERO, next_key: 1 };
+        let mut rig = Rig { target, now: Instant::ZERO, next_key: 1, fences: HashMap::new() };
         rig.events();
         rig
     }
@@ -93,7 +100,7 @@ impl Rig {
     ) -> Result<Granted, Box<ConnectError>> {
         let data = ConnectData::new([7; 16], controller, &nqn(subsystem), &nqn(host));
         let sqe = command.to_sqe(0x1000, buffer(1024));
-        self.target.connect(self.now, key, &sqe, &data).map_err(Box::new)
+        self.target.connect(self.now, key, CLIENT, &sqe, &data).map_err(Box::new)
     }
 
     /// Opens and connects an admin queue.
@@ -115,7 +122,14 @@ impl Rig {
         let key = self.open(qid);
         let granted =
             self.try_connect(key, connect(qid, 127), admin.controller.get(), subsystem, host).expect("connected");
+        self.fences.insert(key, granted.fence.expect("an I/O queue"));
         (key, IoQueue::new(granted.io_queue.expect("an I/O queue")))
+    }
+
+    /// An I/O queue ends, and no command of it is in the storage.
+    pub fn lose_io(&mut self, key: QueueKey) {
+        self.target.disconnected(key);
+        self.target.fenced(self.fences.remove(&key).expect("an I/O queue"));
     }
 
     /// Writes CC.

@@ -68,7 +68,7 @@ impl Requester {
         if self.una > before {
             self.progressed(cx, now);
         } else if packet.opcode() != Opcode::Acknowledge {
-            self.still_answering(psn, now);
+            self.still_answering(cx, psn, now);
         }
         Ok(())
     }
@@ -266,7 +266,7 @@ impl Requester {
         let position = packet.info().position;
         // compliance.md [RC-REQ-READ-PARTS]: A READ may be requested in parts, each with a request of its own that counts
         // for max_rd_atomic.
-        let ends_part = is_read && position.is_end() && !last && Requester::ends_part(wqe, psn);
+        let ends_part = is_read && !last && self.ends_part(psn);
         // FIRST and MIDDLE are not distinguished, nor LAST and ONLY: the standard requires FIRST or ONLY at the start
         // of a repeated READ, rxe does not send it. FLUSH and ATOMIC WRITE are answered by ONLY.
         // compliance.md [RC-REQ-READ-BEGIN]: The responses to a retried READ may begin with FIRST or with MIDDLE, and
@@ -284,8 +284,8 @@ impl Requester {
         if is_read {
             self.store(common, cx, offset, packet.payload())?;
         }
-        if ends_part && psn < self.cursor {
-            self.rd_outstanding = self.rd_outstanding.saturating_sub(1);
+        if ends_part {
+            self.part_answered(psn);
         }
         self.advance(psn.add(1));
         if !last {
@@ -360,7 +360,7 @@ impl Requester {
         // compliance.md [RC-REQ-RNR]: An RNR NAK delays sending by its timer.
         self.rnr_wait = Some(RnrWait { psn, until: now + self.rnr_time(cx, psn, timer) });
         self.rewind(cx, now, true);
-        self.schedule(now);
+        self.expect_progress(now);
         Ok(())
     }
 
@@ -414,7 +414,6 @@ impl Requester {
         cx.stats.completer_retry_err.inc();
         self.retried = Some(missing);
         self.rewind(cx, now, true);
-        self.schedule(now);
         Ok(true)
     }
 }

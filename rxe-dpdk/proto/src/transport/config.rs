@@ -56,6 +56,11 @@ pub struct EngineConfig {
     pub cnp_interval: Duration,
     /// What makes a queue pair send less than it could.
     pub congestion: CongestionControl,
+    /// Whether long messages of a port give way to short ones: what they have outstanding is limited while there are short ones.
+    pub short_messages_first: bool,
+    /// Whether a requester retransmits before the ACK timeout of the connection has expired, when the measured round trip shows that
+    /// the answer is lost. If not, it does what the standard says, no more: one copy for each ACK timeout, `retry_cnt` of them.
+    pub early_retransmission: bool,
     /// Keep-alive settings for consumers that enable it on their queue pairs; the engine itself does not use them.
     /// `None` is never.
     pub keep_alive: Option<KeepAlive>,
@@ -105,6 +110,8 @@ impl Default for EngineConfig {
             credits: true,
             cnp_interval: Duration::from_micros(50),
             congestion: CongestionControl::default(),
+            short_messages_first: true,
+            early_retransmission: true,
             keep_alive: Some(KeepAlive::default()),
             min_timeout: Duration::from_millis(1),
             initial_timeout: Duration::from_millis(32),

@@ -11,7 +11,6 @@ use crate::wire::{
 
 use super::ah::AhTable;
 use super::cq::CqTable;
-use super::long_limit::Mix;
 use super::recv_queue::RecvQueue;
 use super::srq::{SrqTable, Taken};
 use super::timer::TimerHeap;
@@ -36,8 +35,6 @@ pub(super) struct Context {
     pub(super) error_packets: VecDeque<(Qpn, String)>,
     /// Queue pairs that may have something to transmit.
     pub(super) scheduler: TxScheduler,
-    /// How messages are mixed on the port that transmits now, or did so last.
-    pub(super) mix: Mix,
     pub(super) stats: Arc<TransportStats>,
     pub(super) drops: Arc<DropCounters>,
     /// Time of the call in progress: one turn of the caller's loop has one time.
@@ -169,17 +166,4 @@ pub(super) fn write_acknowledge(
 fn count_frame(stats: &TransportStats, len: usize) {
     stats.sent_pkts.inc();
     stats.sent_bytes.add(len as u64);
-}
-
-/// Why a queue pair stopped transmitting.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum TxOutcome {
-    /// Nothing more to send until something happens.
-    Done,
-    /// The quantum is used up; there is more to send.
-    Quantum,
-    /// There is more to send, at a later time: the timer is armed.
-    Paced,
-    /// The port takes no more packets now.
-    Backpressure,
 }

@@ -13,6 +13,9 @@ const PACKET: u32 = 1 << 10;
 const INITIAL: u32 = 10 * PACKET;
 /// The smallest window: a packet in this many round trips is still a sample of the round trip.
 const SMALLEST: u32 = PACKET / 64;
+/// The longest wait for a packet of a window below one, in nanoseconds: a single long round trip, of a peer that was stopped, would
+/// otherwise hold it back for minutes.
+const LONGEST_WAIT: u64 = 10_000_000;
 /// The windows between which the target is scaled.
 const SCALED: (u32, u32) = (PACKET / 10, 100 * PACKET);
 
@@ -34,11 +37,6 @@ impl DelayWindow {
         DelayWindow { window: INITIAL, starting: true, shrunk_at: None, round_trip: 1 }
     }
 
-    /// A window of `packets` that grows by one packet at a time from the beginning.
-    pub(super) fn of(packets: u32) -> DelayWindow {
-        DelayWindow { window: packets * PACKET, starting: false, ..DelayWindow::new() }
-    }
-
     /// The packets that may be outstanding.
     #[inline]
     pub(super) fn packets(&self) -> u32 {
@@ -48,7 +46,8 @@ impl DelayWindow {
     /// The rate in bytes per second of a window below one packet of `mtu` bytes.
     pub(super) fn rate(&self, mtu: u32) -> Option<u64> {
         let bytes = u64::from(self.window) * u64::from(mtu) / u64::from(PACKET);
-        (self.window < PACKET).then(|| bytes * 1_000_000_000 / self.round_trip)
+        let least = u64::from(mtu) * 1_000_000_000 / LONGEST_WAIT;
+        (self.window < PACKET).then(|| (bytes * 1_000_000_000 / self.round_trip).max(least))
     }
 
     /// Follows a measured round trip, in nanoseconds; `max` is the largest window, in packets.
@@ -155,6 +154,10 @@ mod tests {
         // The window is at its smallest: a 64th of a packet each 100 us.
         assert_eq!((window.window, window.rate(4096)), (SMALLEST, Some(640_000)));
         assert_eq!(after(&[10_000]).rate(4096), None);
+        // A packet in 10 ms, not in 128 s.
+        let mut stopped = window;
+        stopped.measured(&settings(), at(50), 2_000_000_000, MAX);
+        assert_eq!(stopped.rate(4096), Some(409_600));
     }
 
     #[test]

@@ -2,51 +2,76 @@
 //!
 //! A port is a queue: what is written to it leaves in order, and many drivers do not tell when. With a few long messages in progress
 //! a window of each queue pair waits in that queue, or in the peer's, and a short message waits behind all of them. So while
-//! short messages are sent by a port, the bytes that its long messages have outstanding, in either direction, are limited: requests
-//! that are not acknowledged, and responses to READs that have not arrived. The limit follows the round trips of the short
-//! messages, as a window of delay-based congestion control does: it keeps them near a multiple of the shortest one that their queue
-//! pair has measured. Without short messages there is no limit. All this is for reliable connections: nothing tells when unreliable
-//! messages have arrived.
+//! short messages are sent by a port, the bytes that its long messages have outstanding are limited, in each direction: requests
+//! that are not acknowledged, and responses to READs that have not arrived. Without short messages there is no limit. All this is
+//! for reliable connections: nothing tells when unreliable messages have arrived.
 //!
-//! A peer that never answers holds its bytes for two periods at most: then they are taken for lost, and until it answers or the
-//! retransmission begins nothing more is sent to it.
+//! The limit begins with what is outstanding, and follows the round trips of the short messages. One beyond three of the shortest that its
+//! queue pair has measured lowers the limit in proportion; a shorter one raises it where something had to wait for it. A round trip
+//! counts when its message was sent after the limit was last changed and kept. So the limit costs nothing where a long
+//! round trip is that of the path, and where it costs something, that was waiting time of short messages.
+//!
+//! A queue pair that has measured beside long messages only does not know a long round trip from a long queue. For its first message the limit is
+//! the lowest one, from which it grows again; such probes are rare enough to cost little.
+//!
+//! A peer that does not answer must not use up the limit: when nothing was answered for a while and a queue pair waits,
+//! what is outstanding counts no longer.
 
-use crate::time::{Duration, Instant};
-use crate::wire::PortId;
+use crate::time::Instant;
 
-use super::congestion_control::DelayControl;
-use super::delay_window::DelayWindow;
-
-/// How long the limit lasts after a short message, in nanoseconds.
+/// How long the limit lasts after a short message, in nanoseconds; three round trips if that is longer.
 const HOLD: u64 = 10_000_000;
 
-/// Half of the time for which bytes of a peer that does not answer count, in nanoseconds.
-const PERIOD: u64 = 2_000_000;
+/// Time without an answer after which what is outstanding is taken for lost, in nanoseconds; two round trips if that is longer.
+const PATIENCE: u64 = 4_000_000;
+
+/// Time in which what is outstanding comes down to a lowered limit, or its round trips count all the same: a long READ that was
+/// requested before cannot be taken back. In nanoseconds.
+const SETTLING: u64 = 20_000_000;
 
 /// The round trip of a short message that is wanted, in shortest round trips.
 const SHORTEST_ROUND_TRIPS: u64 = 3;
 
-/// The limit's unit, which a short round trip adds: so little that many are measured before the limit has grown.
-const UNIT: u64 = 128;
+/// The lowest limit in bytes: fewer packets keep two cores from working at the same time (docs/performance-notes.md).
+const LEAST: u64 = 48 << 10;
 
-/// The least and the most, in units: 48 KiB and 1 MiB. The first round trips of a queue pair are measured with the least; fewer packets keep
-/// two cores from working at the same time (docs/performance-notes.md).
-const LEAST: u32 = 384;
-const MOST: u32 = 8192;
+/// Far above what any port can have outstanding.
+const MOST: u64 = 1 << 40;
 
-/// What a queue pair has outstanding of a port's limit.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Charge {
-    pub(super) port: PortId,
-    pub(super) packets: u64,
-    mtu: u32,
-    /// The period of its last progress.
-    period: u64,
+/// Time between two probes, in times that the last one took.
+const PROBE_PAUSE: u64 = 30;
+
+/// The two directions of a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Direction {
+    /// SENDs and WRITEs.
+    Out,
+    /// Responses to READs.
+    In,
 }
 
-impl Charge {
-    fn bytes(&self) -> u64 {
-        self.packets * u64::from(self.mtu)
+/// Bytes of long messages that are outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Outstanding {
+    pub(super) out: u64,
+    pub(super) in_: u64,
+}
+
+impl Outstanding {
+    #[inline]
+    pub(super) fn is_none(self) -> bool {
+        self.out | self.in_ == 0
+    }
+
+    fn of(self, direction: Direction) -> u64 {
+        match direction {
+            Direction::Out => self.out,
+            Direction::In => self.in_,
+        }
+    }
+
+    fn min(self, other: Outstanding) -> Outstanding {
+        Outstanding { out: self.out.min(other.out), in_: self.in_.min(other.in_) }
     }
 }
 
@@ -62,141 +87,211 @@ pub(super) enum Mix {
     Limited,
 }
 
-/// The limit of a port.
+/// Packets of long messages that a queue pair may send in a turn, where they are limited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LongBudget {
+    /// Of SENDs and WRITEs.
+    pub(super) out: u32,
+    /// Responses to READs that may be requested.
+    pub(super) in_: u32,
+}
+
+/// The limit of a port. See the module.
 #[derive(Debug)]
 pub(super) struct LongLimit {
-    /// Bytes outstanding, with progress in this period and the one before.
-    recent: u64,
-    older: u64,
-    period: u64,
-    period_ends: Instant,
+    /// The sums of all queue pairs.
+    outstanding: Outstanding,
+    /// The part of it that is taken for lost.
+    lost: Outstanding,
+    /// When the sums last became less.
+    answered_at: Instant,
+    is_limited: bool,
     limited_until: Instant,
-    window: DelayWindow,
+    /// Bytes that may be outstanding in a direction, while there is a limit.
+    limit: u64,
+    changed_at: Instant,
+    /// Since when what is outstanding is within the limit, after it was changed.
+    kept_since: Option<Instant>,
+    /// A queue pair had to wait for the limit since it was changed.
+    is_bound: bool,
+    /// When the probe in progress began.
+    probe: Option<Instant>,
+    next_probe: Instant,
+    /// The last round trip of a short message, in nanoseconds.
+    round_trip: u64,
 }
 
 impl Default for LongLimit {
     fn default() -> LongLimit {
         LongLimit {
-            recent: 0,
-            older: 0,
-            period: 2,
-            period_ends: Instant::ZERO,
+            outstanding: Outstanding::default(),
+            lost: Outstanding::default(),
+            answered_at: Instant::ZERO,
+            is_limited: false,
             limited_until: Instant::ZERO,
-            window: DelayWindow::of(LEAST),
+            limit: MOST,
+            changed_at: Instant::ZERO,
+            kept_since: None,
+            is_bound: false,
+            probe: None,
+            next_probe: Instant::ZERO,
+            round_trip: 0,
         }
     }
 }
 
 impl LongLimit {
-    /// How the messages are mixed now.
-    #[inline]
-    pub(super) fn mix(&mut self, now: Instant) -> Mix {
-        if self.recent | self.older == 0 && now >= self.limited_until { Mix::NoneLong } else { self.mix_of_some(now) }
+    /// Bytes outstanding.
+    pub(super) fn outstanding(&self) -> Outstanding {
+        self.outstanding
     }
 
-    #[inline(never)]
-    fn mix_of_some(&mut self, now: Instant) -> Mix {
-        if now >= self.period_ends {
-            self.begin_period(now);
+    pub(super) fn has_long(&self) -> bool {
+        !self.outstanding.is_none()
+    }
+
+    #[inline]
+    pub(super) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    /// How the messages are mixed now. `waits`: a queue pair waits for the limit.
+    #[inline]
+    pub(super) fn mix(&mut self, now: Instant, waits: bool) -> Mix {
+        if self.is_limited {
+            self.mix_of_limited(now, waits)
+        } else if self.outstanding.is_none() {
+            Mix::NoneLong
+        } else {
+            Mix::SomeLong
         }
-        if now < self.limited_until { Mix::Limited } else { Mix::SomeLong }
     }
 
     #[cold]
-    fn begin_period(&mut self, now: Instant) {
-        (self.older, self.recent) = (self.recent, 0);
-        if now >= self.period_ends.after(PERIOD) {
-            self.older = 0;
-            self.period += 1;
+    fn mix_of_limited(&mut self, now: Instant, waits: bool) -> Mix {
+        if now >= self.limited_until {
+            self.is_limited = false;
+            self.probe = None;
+            return if self.outstanding.is_none() { Mix::NoneLong } else { Mix::SomeLong };
         }
-        self.period += 1;
-        self.period_ends = now.after(PERIOD);
+        if waits && now >= self.lost_at() {
+            self.lost = self.outstanding;
+            self.answered_at = now;
+        }
+        if self.kept_since.is_none() && now >= self.changed_at.after(SETTLING) {
+            self.kept_since = Some(now);
+        }
+        Mix::Limited
     }
 
-    /// When bytes of peers that do not answer may count no longer.
+    /// When what is outstanding will be taken for lost, if nothing is answered.
+    fn lost_at(&self) -> Instant {
+        self.answered_at.after(PATIENCE.max(2 * self.round_trip))
+    }
+
+    /// When queue pairs that wait for the limit may go on even if no packet arrives.
     pub(super) fn expires(&self) -> Instant {
-        self.period_ends
+        self.limited_until.min(self.lost_at())
     }
 
-    /// A queue pair without long messages outstanding has sent a short one.
-    pub(super) fn short_sent(&mut self, now: Instant) {
-        if self.recent | self.older > 0 {
-            self.limited_until = now.after(HOLD);
+    /// A queue pair's part of the sums changes from `before` to `after`.
+    pub(super) fn settle(&mut self, now: Instant, before: Outstanding, after: Outstanding) {
+        if after.out < before.out || after.in_ < before.in_ {
+            self.answered_at = now;
+        }
+        self.outstanding.out = self.outstanding.out + after.out - before.out;
+        self.outstanding.in_ = self.outstanding.in_ + after.in_ - before.in_;
+        self.lost = self.lost.min(self.outstanding);
+        if self.kept_since.is_none() && self.is_kept() {
+            self.kept_since = Some(now);
         }
     }
 
-    /// A short message was answered after `round_trip`; the shortest time that its queue pair has measured is `shortest`. In
-    /// nanoseconds.
-    pub(super) fn short_answered(&mut self, now: Instant, round_trip: u64, shortest: u64) {
-        if self.recent + self.older > self.limit() {
-            // What was sent before there was a limit: the round trip tells nothing about the limit.
-            return;
-        }
-        let target = Duration::from_nanos(shortest.saturating_mul(SHORTEST_ROUND_TRIPS));
-        self.window.measured(&DelayControl { target, scaling: Duration::ZERO }, now, round_trip, MOST);
+    /// What is outstanding and not taken for lost.
+    fn counted(&self, direction: Direction) -> u64 {
+        self.outstanding.of(direction) - self.lost.of(direction)
     }
 
-    /// Bytes that may be outstanding.
-    fn limit(&self) -> u64 {
-        u64::from(self.window.packets().max(LEAST)) * UNIT
+    fn is_kept(&self) -> bool {
+        self.counted(Direction::Out) <= self.limit && self.counted(Direction::In) <= self.limit
     }
 
-    /// Whether more may be outstanding.
-    pub(super) fn has_room(&self) -> bool {
-        self.recent + self.older < self.limit()
+    /// Whether long messages may be sent in a direction.
+    #[cfg(test)]
+    pub(super) fn has_room(&self, direction: Direction) -> bool {
+        !self.is_limited || self.counted(direction) < self.limit
+    }
+
+    /// Whether a queue pair that waits may go on in a direction: with a quarter of the limit, so that all get as much.
+    pub(super) fn has_room_again(&self, direction: Direction) -> bool {
+        !self.is_limited || self.counted(direction) + self.limit / 4 <= self.limit
     }
 
     /// Packets of `mtu` bytes that a queue pair may send now: at most half of the limit, so that the peer can answer one half while the
     /// other one is sent.
-    pub(super) fn room(&self, mtu: u32) -> u32 {
-        let limit = self.limit();
-        let left = limit.saturating_sub(self.recent + self.older);
-        if left == 0 { 0 } else { (left.min(limit / 2) / u64::from(mtu)).max(1) as u32 }
+    pub(super) fn budget(&self, mtu: u32) -> LongBudget {
+        let packets = |direction| {
+            let left = self.limit.saturating_sub(self.counted(direction));
+            let packets = (left.min(self.limit / 2) / u64::from(mtu)).max(u64::from(left > 0));
+            u32::try_from(packets).unwrap_or(u32::MAX)
+        };
+        LongBudget { out: packets(Direction::Out), in_: packets(Direction::In) }
     }
 
-    /// Whether `charge` counts no longer, as the peer does not answer.
-    pub(super) fn has_expired(&self, charge: Charge) -> bool {
-        charge.packets > 0 && charge.period + 1 < self.period
+    /// A queue pair has used up its budget.
+    pub(super) fn bind(&mut self) {
+        self.is_bound = true;
     }
 
-    /// `charge` counts no longer.
-    pub(super) fn release(&mut self, charge: Charge) {
-        if charge.period == self.period {
-            self.recent -= charge.bytes();
-        } else if charge.period + 1 == self.period {
-            self.older -= charge.bytes();
+    /// A queue pair without long messages outstanding has sent a short one. `knows_path`: it has measured a round trip
+    /// while no long message was under way, or in a probe.
+    pub(super) fn short_sent(&mut self, now: Instant, knows_path: bool) {
+        if !self.is_limited {
+            if self.outstanding.is_none() {
+                return;
+            }
+            self.is_limited = true;
+            self.answered_at = now;
+            self.limit = self.limit.min(self.outstanding.out.max(self.outstanding.in_).max(LEAST));
+            self.changed(now);
+        }
+        self.limited_until = now.after(HOLD.max(3 * self.round_trip));
+        if !knows_path && self.probe.is_none() && now >= self.next_probe {
+            self.probe = Some(now);
+            self.limit = LEAST;
+            self.changed(now);
         }
     }
 
-    /// Changes a charge of the present period to `packets`; false, without a change, if it is of another one. It counts for the port that it
-    /// was made for.
-    #[inline]
-    pub(super) fn change(&mut self, now: Instant, charge: &mut Charge, packets: u64) -> bool {
-        let is_present = charge.period == self.period && now < self.period_ends && charge.packets > 0;
-        if is_present {
-            self.recent = self.recent + packets * u64::from(charge.mtu) - charge.bytes();
-            charge.packets = packets;
-        }
-        is_present
+    fn changed(&mut self, now: Instant) {
+        self.changed_at = now;
+        self.is_bound = false;
+        self.kept_since = self.is_kept().then_some(now);
     }
 
-    /// Counts `packets` of `mtu` bytes that a queue pair has outstanding, in place of its `last` charge, which was released. `progress`:
-    /// its peer has answered since.
-    pub(super) fn charge(
-        &mut self,
-        now: Instant,
-        (port, packets, mtu): (PortId, u64, u32),
-        last: Charge,
-        progress: bool,
-    ) -> Charge {
-        if now >= self.period_ends {
-            self.begin_period(now);
+    /// A short message was answered after `round_trip`; the shortest time that its queue pair has measured is `shortest`. In
+    /// nanoseconds. Returns whether that ends a probe: the round trip is that of the path.
+    pub(super) fn short_answered(&mut self, now: Instant, round_trip: u64, shortest: u64) -> bool {
+        self.round_trip = round_trip;
+        if !self.is_limited || self.kept_since.is_none_or(|since| now.nanos_since(since) < round_trip) {
+            return false;
         }
-        let stays = !progress && last.packets > 0 && last.period + 1 == self.period;
-        let period = if stays { last.period } else { self.period };
-        let charge = Charge { port, packets, mtu, period };
-        *(if stays { &mut self.older } else { &mut self.recent }) += charge.bytes();
-        charge
+        let probe = self.probe.take();
+        if let Some(began) = probe {
+            self.next_probe = now.after(PROBE_PAUSE * now.nanos_since(began));
+        }
+        let target = shortest.saturating_mul(SHORTEST_ROUND_TRIPS).max(1);
+        if round_trip > target {
+            let share = u128::from(self.limit) * u128::from(target) / u128::from(round_trip);
+            self.limit = (share as u64).max(self.limit / 4).max(LEAST);
+            self.changed(now);
+        } else if self.is_bound {
+            // Up to half of what is wanted, the path makes up most of the round trip.
+            let step = if 2 * round_trip <= target { self.limit } else { self.limit / 8 };
+            self.limit = (self.limit + step).min(MOST);
+            self.changed(now);
+        }
+        probe.is_some()
     }
 }
 
@@ -204,81 +299,130 @@ impl LongLimit {
 mod tests {
     use super::*;
 
-    const PORT: PortId = PortId(0);
-
     fn at(micros: u64) -> Instant {
         Instant::from_nanos(1_000 * micros)
     }
 
-    /// A limit, `packets` of 4096 bytes outstanding, and a short message sent at 100 us.
-    fn limited(packets: u64) -> (LongLimit, Charge) {
+    fn out(bytes: u64) -> Outstanding {
+        Outstanding { out: bytes, in_: 0 }
+    }
+
+    /// A limit, and `bytes` outstanding when the first short message is sent, at 100 us, by a queue pair that has measured.
+    fn limited(bytes: u64) -> LongLimit {
         let mut limit = LongLimit::default();
-        let charge = limit.charge(at(100), (PORT, packets, 4096), Charge::default(), false);
-        assert_eq!(limit.mix(at(100)), Mix::SomeLong);
-        limit.short_sent(at(100));
-        (limit, charge)
+        limit.settle(at(100), Outstanding::default(), out(bytes));
+        assert_eq!(limit.mix(at(100), false), Mix::SomeLong);
+        limit.short_sent(at(100), true);
+        limit
     }
 
     #[test]
     fn a_short_message_begins_a_limit_that_ends() {
-        let (mut limit, charge) = limited(1);
-        assert_eq!(limit.mix(at(100)), Mix::Limited);
-        limit.release(charge);
-        assert_eq!(limit.mix(at(10_099)), Mix::Limited, "also while nothing is outstanding");
-        limit.short_sent(at(10_099));
-        assert_eq!(limit.mix(at(10_100)), Mix::NoneLong, "short messages alone need none");
+        let mut limit = limited(4096);
+        assert_eq!(limit.mix(at(100), false), Mix::Limited);
+        limit.settle(at(100), out(4096), out(0));
+        assert_eq!(limit.mix(at(10_099), false), Mix::Limited, "also while nothing is outstanding");
+        assert_eq!(limit.mix(at(10_100), false), Mix::NoneLong);
+        limit.short_sent(at(10_100), true);
+        assert_eq!(limit.mix(at(10_100), false), Mix::NoneLong, "short messages alone need none");
     }
 
     #[test]
-    fn room_is_half_of_the_limit_and_what_is_left_of_it() {
-        let (mut limit, charge) = limited(1);
-        assert_eq!((limit.room(4096), limit.room(1024), limit.room(256)), (6, 24, 96));
-        limit.release(charge);
-        let charge = limit.charge(at(100), (PORT, 11, 4096), charge, true);
-        assert_eq!((limit.room(4096), limit.room(1024)), (1, 4));
-        limit.release(charge);
-        limit.charge(at(100), (PORT, 12, 4096), charge, true);
-        assert_eq!((limit.has_room(), limit.room(256)), (false, 0));
+    fn the_budget_is_half_of_the_limit_and_what_is_left_of_it_in_each_direction() {
+        let mut limit = limited(4096);
+        assert_eq!(limit.limit, LEAST);
+        assert_eq!((limit.budget(4096).out, limit.budget(1024).out, limit.budget(256).in_), (6, 24, 96));
+        limit.settle(at(101), out(4096), Outstanding { out: 11 * 4096, in_: 1 << 30 });
+        assert_eq!(limit.budget(4096), LongBudget { out: 1, in_: 0 });
+        assert_eq!(
+            (limit.budget(1024).out, limit.has_room(Direction::Out), limit.has_room(Direction::In)),
+            (4, true, false)
+        );
+        limit.settle(at(102), Outstanding { out: 11 * 4096, in_: 1 << 30 }, out(12 * 4096 - 1));
+        assert_eq!(limit.budget(4096), LongBudget { out: 1, in_: 6 }, "a part of a packet is room for one");
     }
 
     #[test]
-    fn the_limit_follows_the_round_trip_of_short_messages() {
-        let (mut limit, _) = limited(1);
-        let steps = |limit: &mut LongLimit, round_trip: u64, count: u64| {
-            (0..count).for_each(|n| limit.short_answered(at(200 + 2_000 * n), round_trip, 2_000));
-            limit.limit()
-        };
-        assert_eq!(steps(&mut limit, 5_000, 800), 148 * 1024);
-        assert!(steps(&mut limit, 10_000, 1) < 110 * 1024);
-        assert_eq!(steps(&mut limit, 1_000_000, 100), 48 * 1024);
-        assert_eq!(steps(&mut limit, 5_000, 9_000), 1024 * 1024);
-        let charge = limit.charge(at(1_000_000), (PORT, 1_000, 4096), Charge::default(), true);
-        assert_eq!(steps(&mut limit, 1_000_000, 10), 1024 * 1024, "more is outstanding than the limit allows");
-        limit.release(charge);
-    }
-
-    #[test]
-    fn bytes_of_a_silent_peer_count_for_two_periods() {
-        let (mut limit, silent) = limited(12);
-        let mut other = Charge::default();
-        for millis in 0..4 {
-            limit.release(other);
-            other = limit.charge(at(100 + 1_000 * millis), (PORT, 1, 4096), other, true);
-            assert!(!limit.has_expired(silent) && !limit.has_expired(other));
-            assert!(!limit.has_room());
+    fn a_long_round_trip_lowers_the_limit_when_it_was_kept_and_a_short_one_raises_it_when_it_was_needed() {
+        let mut limit = limited(1 << 20);
+        assert_eq!(limit.limit, 1 << 20, "it begins with what is outstanding");
+        limit.short_answered(at(200), 100_000, 20_000);
+        assert_eq!(limit.limit, (1 << 20) * 6 / 10, "three of 20 us are wanted");
+        limit.short_answered(at(300), 90_000, 20_000);
+        assert_eq!(limit.limit, (1 << 20) * 6 / 10, "more is outstanding than that");
+        limit.settle(at(310), out(1 << 20), out(1 << 19));
+        limit.short_answered(at(380), 90_000, 20_000);
+        assert_eq!(limit.limit, (1 << 20) * 6 / 10, "it was sent before");
+        limit.short_answered(at(400), 90_000, 20_000);
+        assert_eq!(limit.limit, (1 << 20) * 6 / 10 * 2 / 3);
+        limit.settle(at(401), out(1 << 19), out(100_000));
+        limit.short_answered(at(440), 30_000, 20_000);
+        let unbound = limit.limit;
+        assert_eq!(unbound, (1 << 20) * 6 / 10 * 2 / 3, "nothing waited for it");
+        limit.bind();
+        limit.short_answered(at(480), 31_000, 20_000);
+        assert_eq!(limit.limit, unbound + unbound / 8);
+        limit.bind();
+        limit.short_answered(at(520), 30_000, 20_000);
+        assert_eq!(limit.limit, 2 * (unbound + unbound / 8), "most of that is the path");
+        limit.settle(at(530), out(100_000), out(1_000));
+        for n in 0..40 {
+            limit.short_answered(at(2_000 * (1 + n)), 1_000_000, 20_000);
         }
-        limit.mix(at(4_100));
-        assert!(limit.has_expired(silent) && !limit.has_expired(other));
-        assert_eq!(limit.room(4096), 6);
-        // It has no effect any more.
-        limit.release(silent);
-        assert_eq!(limit.room(4096), 6);
-        // What it sends next counts.
-        let silent = limit.charge(at(4_100), (PORT, 11, 4096), silent, false);
-        assert!(!limit.has_room() && !limit.has_expired(silent));
-        // Nothing at all for a long time.
-        limit.mix(at(100_000));
-        assert!(limit.has_expired(silent) && limit.has_expired(other));
-        assert_eq!(limit.mix(at(100_000)), Mix::NoneLong);
+        assert_eq!(limit.limit, LEAST);
+    }
+
+    #[test]
+    fn a_queue_pair_that_knows_path_nothing_measures_with_the_lowest_limit_but_not_all_the_time() {
+        let mut limit = limited(1 << 22);
+        limit.short_sent(at(200), false);
+        assert_eq!((limit.limit, limit.has_room(Direction::Out)), (LEAST, false));
+        limit.settle(at(1_000), out(1 << 22), out(10_000));
+        limit.bind();
+        limit.short_answered(at(1_200), 200_000, 200_000);
+        assert_eq!(limit.limit, 2 * LEAST);
+        // The probe took 1 ms.
+        limit.short_sent(at(31_199), false);
+        assert_eq!(limit.limit, 2 * LEAST);
+        limit.short_sent(at(31_200), false);
+        assert_eq!(limit.limit, LEAST);
+    }
+
+    #[test]
+    fn what_is_not_answered_for_a_while_counts_no_longer_if_something_waits() {
+        let mut limit = limited(LEAST);
+        for millis in 1..4 {
+            limit.short_sent(at(1_000 * millis), true);
+            assert_eq!((limit.mix(at(1_000 * millis), true), limit.has_room(Direction::Out)), (Mix::Limited, false));
+        }
+        assert_eq!(limit.expires(), at(4_100));
+        limit.mix(at(4_100), false);
+        assert!(!limit.has_room(Direction::Out), "nothing waits");
+        limit.mix(at(4_100), true);
+        assert_eq!(limit.budget(4096).out, 6);
+        // Another queue pair's bytes count, and then it is answered.
+        limit.settle(at(4_200), out(0), out(11 * 4096));
+        assert_eq!(limit.budget(4096).out, 1);
+        limit.settle(at(4_300), out(11 * 4096), out(0));
+        assert_eq!(limit.budget(4096).out, 6);
+        // The silent peer answers, and is sent as much again.
+        limit.settle(at(4_400), out(LEAST), out(0));
+        limit.settle(at(4_500), out(0), out(LEAST));
+        assert!(!limit.has_room(Direction::Out));
+    }
+
+    #[test]
+    fn a_read_that_was_requested_whole_does_not_keep_the_limit_from_changing_for_ever() {
+        let mut limit = limited(4096);
+        limit.settle(at(100), out(4096), Outstanding { out: 4096, in_: 1 << 26 });
+        limit.short_sent(at(100), false);
+        limit.short_sent(at(10_000), true);
+        limit.mix(at(10_000), false);
+        assert_eq!(limit.kept_since, None);
+        limit.short_sent(at(20_099), true);
+        limit.mix(at(20_099), false);
+        limit.short_sent(at(20_100), true);
+        limit.mix(at(20_100), false);
+        assert_eq!(limit.kept_since, Some(at(20_100)));
     }
 }

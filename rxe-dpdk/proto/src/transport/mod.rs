@@ -28,6 +28,7 @@ mod recv_queue;
 mod refusal;
 mod requester;
 mod responder;
+mod send_policy;
 mod seq;
 mod sge;
 mod srq;

@@ -57,6 +57,8 @@ crate::counters! {
         retransmitted_pkts,
         /// Retries started by the timer.
         timeouts,
+        /// Such retries of packets that had arrived: the answer was late.
+        spurious_timeouts,
         /// Retries started by a response past an unanswered READ or atomic.
         implied_naks,
         /// Retries started by a missing packet within a READ response.

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use crate::time::Instant;
 use crate::wire::PortId;
 
-use super::long_limit::{LongLimit, Mix};
+use super::EngineConfig;
+use super::long_limit::{Direction, LongLimit, Mix};
 
 /// New queue pairs served in a row before one that continues a long message.
 const MAX_NEW_IN_A_ROW: u32 = 8;
@@ -20,20 +21,48 @@ pub(super) struct TxScheduler {
     ports: Vec<PortScheduler>,
     /// Queue pairs that each port has room for.
     capacity: usize,
+    /// Ports on which long messages are limited, and those on which some are outstanding.
+    limited: usize,
+    long: usize,
+}
+
+/// Packets that a queue pair may still write in its turn. A full port interrupts a turn, and does not end it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Quanta {
+    pub(super) replies: u32,
+    pub(super) requests: u32,
+}
+
+impl Quanta {
+    #[inline]
+    pub(super) fn of(config: &EngineConfig) -> Quanta {
+        Quanta { replies: config.read_quantum, requests: config.send_quantum }
+    }
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Next {
+    /// A queue pair that is in the schedule; what is left of its turn, if the port has interrupted that.
+    Scheduled(u16, Option<Quanta>),
+    /// A queue pair whose requests waited for the limit of long messages. It may be in the schedule, too, for its replies.
+    Held(u16),
 }
 
 #[derive(Debug, Default)]
 struct PortScheduler {
+    /// The queue pair whose turn the port has interrupted, and what is left of that.
+    interrupted: Option<(u16, Quanta)>,
     /// Queue pairs that were idle and have got something to send.
     new: VecDeque<u16>,
     /// Queue pairs that have used up at least one quantum.
     continuing: VecDeque<u16>,
-    /// New queue pairs served since the last continuing one, while a continuing one waits.
+    /// New queue pairs served since the last other one, while another one waits.
     new_in_a_row: u32,
     /// The limit of the long messages.
     limit: LongLimit,
-    /// Queue pairs whose requests wait for it, the longest wait first. They may be in the other queues, too, for their replies.
-    held: VecDeque<u16>,
+    /// Queue pairs whose requests wait for it, by direction, the longest wait first.
+    held: [VecDeque<u16>; 2],
 }
 
 impl TxScheduler {
@@ -51,28 +80,69 @@ impl TxScheduler {
 
     /// The limit of a port's long messages; `None` as long as nothing was sent there.
     #[inline]
-    pub(super) fn limit_mut(&mut self, port: PortId) -> Option<&mut LongLimit> {
-        self.ports.get_mut(usize::from(port.0)).map(|port| &mut port.limit)
+    pub(super) fn limit(&self, port: PortId) -> Option<&LongLimit> {
+        self.ports.get(usize::from(port.0)).map(|port| &port.limit)
     }
 
-    /// Enqueues a queue pair whose requests wait for the limit of long messages.
-    pub(super) fn hold(&mut self, port: PortId, slot: u16) {
+    /// Changes the limit of a port's long messages, if anything was sent there.
+    pub(super) fn with_limit(&mut self, port: PortId, change: impl FnOnce(&mut LongLimit)) {
         if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
-            port.held.push_back(slot);
+            let before = (port.limit.is_limited(), port.limit.has_long());
+            change(&mut port.limit);
+            self.limited = self.limited + usize::from(port.limit.is_limited()) - usize::from(before.0);
+            self.long = self.long + usize::from(port.limit.has_long()) - usize::from(before.1);
         }
     }
 
-    /// Dequeues a queue pair whose requests may be sent now, if one waited for the limit of long messages.
+    /// Whether long messages are limited on any port.
     #[inline]
-    pub(super) fn take_held(&mut self, port: usize, now: Instant) -> Option<u16> {
-        let port = self.ports.get_mut(port)?;
-        if port.held.is_empty() { None } else { port.take_held(now) }
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited > 0
+    }
+
+    /// Whether long messages are outstanding on any port.
+    #[inline]
+    pub(super) fn has_long(&self) -> bool {
+        self.long > 0
+    }
+
+    /// How the messages of a port are mixed now.
+    #[inline]
+    pub(super) fn mix(&mut self, port: usize, now: Instant) -> Mix {
+        let Some(port) = self.ports.get_mut(port) else { return Mix::NoneLong };
+        if port.limit.is_limited() {
+            let mix = port.limit.mix(now, port.holds());
+            self.limited -= usize::from(mix != Mix::Limited);
+            mix
+        } else {
+            port.limit.mix(now, false)
+        }
+    }
+
+    /// Enqueues a queue pair whose requests wait for the limit of long messages in a direction.
+    pub(super) fn hold(&mut self, port: PortId, direction: Direction, slot: u16) {
+        if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
+            port.held[direction as usize].push_back(slot);
+        }
     }
 
     /// When queue pairs that wait for the limit of long messages may go on, even if no packet arrives.
     pub(super) fn held_until(&self) -> Option<Instant> {
-        let holding = self.ports.iter().filter(|port| !port.held.is_empty());
+        if self.limited == 0 {
+            return None;
+        }
+        let holding = self.ports.iter().filter(|port| port.holds() && port.limit.is_limited());
         holding.map(|port| port.limit.expires()).min()
+    }
+
+    /// Lets go on what has waited long enough for the limit of long messages.
+    #[inline]
+    pub(super) fn expire_limits(&mut self, now: Instant) {
+        if self.limited > 0 {
+            for port in 0..self.ports.len() {
+                self.mix(port, now);
+            }
+        }
     }
 
     /// Whether no queue pair can transmit.
@@ -101,7 +171,7 @@ impl TxScheduler {
 
     /// Dequeues the queue pair that transmits next on a port.
     #[inline]
-    pub(super) fn dequeue(&mut self, port: usize) -> Option<u16> {
+    pub(super) fn dequeue(&mut self, port: usize) -> Option<Next> {
         self.ports.get_mut(port)?.dequeue()
     }
 
@@ -113,58 +183,84 @@ impl TxScheduler {
         }
     }
 
-    /// Puts a queue pair back after back-pressure from the port: it is the next one again.
+    /// The port has refused packets of a queue pair: it is the next one again, with what is left of its turn.
     #[cold]
-    pub(super) fn requeue_front(&mut self, port: usize, slot: u16) {
+    pub(super) fn interrupt(&mut self, port: usize, slot: u16, left: Quanta) {
         if let Some(port) = self.ports.get_mut(port) {
-            port.new.push_front(slot);
+            port.interrupted = Some((slot, left));
         }
     }
 
     /// Removes a destroyed queue pair.
     pub(super) fn remove(&mut self, slot: u16) {
         for port in &mut self.ports {
-            port.new.retain(|&other| other != slot);
-            port.continuing.retain(|&other| other != slot);
-            port.held.retain(|&other| other != slot);
+            port.interrupted = port.interrupted.filter(|(other, _)| *other != slot);
+            let [out, in_] = &mut port.held;
+            for queue in [&mut port.new, &mut port.continuing, out, in_] {
+                queue.retain(|&other| other != slot);
+            }
         }
     }
 }
 
 impl PortScheduler {
     fn reserve(&mut self, capacity: usize) {
-        for queue in [&mut self.new, &mut self.continuing, &mut self.held] {
+        let [out, in_] = &mut self.held;
+        for queue in [&mut self.new, &mut self.continuing, out, in_] {
             queue.reserve(capacity.saturating_sub(queue.len()));
         }
     }
 
+    fn holds(&self) -> bool {
+        self.held.iter().any(|queue| !queue.is_empty())
+    }
+
     #[inline]
     fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.continuing.is_empty() && (self.held.is_empty() || !self.limit.has_room())
+        self.new.is_empty() && self.continuing.is_empty() && self.interrupted.is_none() && self.may_go_on().is_none()
     }
 
-    #[cold]
-    fn take_held(&mut self, now: Instant) -> Option<u16> {
-        let stays = self.limit.mix(now) == Mix::Limited && !self.limit.has_room();
-        if stays { None } else { self.held.pop_front() }
+    /// The direction in which a queue pair waits for the limit, and there is room.
+    #[inline]
+    fn may_go_on(&self) -> Option<Direction> {
+        if !self.holds() {
+            return None;
+        }
+        let fits =
+            |direction: Direction| !self.held[direction as usize].is_empty() && self.limit.has_room_again(direction);
+        [Direction::Out, Direction::In].into_iter().find(|&direction| fits(direction))
     }
 
     #[inline]
-    fn dequeue(&mut self) -> Option<u16> {
-        if self.continuing.is_empty() { self.new.pop_front() } else { self.dequeue_from_both() }
+    fn dequeue(&mut self) -> Option<Next> {
+        let none_waits = self.continuing.is_empty() && !self.holds();
+        if self.interrupted.is_none() && none_waits {
+            self.new.pop_front().map(|slot| Next::Scheduled(slot, None))
+        } else {
+            self.dequeue_from_all()
+        }
     }
 
-    /// The next one while continuing queue pairs wait.
+    /// The next one while others than new ones wait.
     #[inline(never)]
-    fn dequeue_from_both(&mut self) -> Option<u16> {
-        if self.new_in_a_row < MAX_NEW_IN_A_ROW
+    fn dequeue_from_all(&mut self) -> Option<Next> {
+        if let Some((slot, left)) = self.interrupted.take() {
+            return Some(Next::Scheduled(slot, Some(left)));
+        }
+        let held = self.may_go_on();
+        let others_wait = held.is_some() || !self.continuing.is_empty();
+        if (!others_wait || self.new_in_a_row < MAX_NEW_IN_A_ROW)
             && let Some(slot) = self.new.pop_front()
         {
-            self.new_in_a_row += 1;
-            return Some(slot);
+            self.new_in_a_row += u32::from(others_wait);
+            return Some(Next::Scheduled(slot, None));
         }
         self.new_in_a_row = 0;
-        self.continuing.pop_front()
+        // Those that were held have waited longer, and use up the room.
+        match held {
+            Some(direction) => self.held[direction as usize].pop_front().map(Next::Held),
+            None => self.continuing.pop_front().map(|slot| Next::Scheduled(slot, None)),
+        }
     }
 }
 
@@ -172,20 +268,28 @@ impl PortScheduler {
 mod tests {
     use super::*;
 
+    use super::super::long_limit::Outstanding;
+
     const PORT: PortId = PortId(0);
+
+    fn next(scheduler: &mut TxScheduler, port: usize) -> Option<u16> {
+        scheduler.dequeue(port).map(|next| match next {
+            Next::Scheduled(slot, _) | Next::Held(slot) => slot,
+        })
+    }
 
     #[test]
     fn new_queue_pairs_precede_continuing_ones_eight_times_in_a_row() {
         let mut scheduler = TxScheduler::default();
         for slot in 100..103 {
             scheduler.enqueue(PORT, slot);
-            assert_eq!(scheduler.dequeue(0), Some(slot));
+            assert_eq!(next(&mut scheduler, 0), Some(slot));
             scheduler.requeue(0, slot);
         }
         for slot in 0..20 {
             scheduler.enqueue(PORT, slot);
         }
-        let order: Vec<u16> = std::iter::from_fn(|| scheduler.dequeue(0)).collect();
+        let order: Vec<u16> = std::iter::from_fn(|| next(&mut scheduler, 0)).collect();
         // The loop above has already served two new queue pairs while a continuing one waited.
         let expected = (0..6).chain([100]).chain(6..14).chain([101]).chain(14..20).chain([102]);
         assert_eq!(order, expected.collect::<Vec<_>>());
@@ -198,7 +302,7 @@ mod tests {
         (0..3).for_each(|slot| scheduler.enqueue(PORT, slot));
         let mut order = Vec::new();
         for _ in 0..9 {
-            let slot = scheduler.dequeue(0).unwrap();
+            let slot = next(&mut scheduler, 0).unwrap();
             order.push(slot);
             scheduler.requeue(0, slot);
         }
@@ -206,16 +310,62 @@ mod tests {
     }
 
     #[test]
-    fn back_pressure_keeps_the_order_and_affects_one_port_only() {
+    fn a_turn_that_the_port_interrupts_goes_on_and_other_ports_are_not_affected() {
         let mut scheduler = TxScheduler::default();
         (0..3).for_each(|slot| scheduler.enqueue(PORT, slot));
         scheduler.enqueue(PortId(2), 7);
         assert_eq!(scheduler.ports(), 3);
-        assert_eq!(scheduler.dequeue(0), Some(0));
-        scheduler.requeue_front(0, 0);
-        assert_eq!((scheduler.dequeue(2), scheduler.dequeue(1), scheduler.dequeue(2)), (Some(7), None, None));
+        assert_eq!(scheduler.dequeue(0), Some(Next::Scheduled(0, None)));
+        let left = Quanta { replies: 16, requests: 3 };
+        scheduler.interrupt(0, 0, left);
+        let [two, one, none] = [2, 1, 2].map(|port| next(&mut scheduler, port));
+        assert_eq!((two, one, none), (Some(7), None, None));
         scheduler.remove(1);
-        assert_eq!((scheduler.dequeue(0), scheduler.dequeue(0), scheduler.dequeue(0)), (Some(0), Some(2), None));
+        assert_eq!(scheduler.dequeue(0), Some(Next::Scheduled(0, Some(left))));
+        assert_eq!((next(&mut scheduler, 0), next(&mut scheduler, 0)), (Some(2), None));
         assert!(scheduler.is_empty());
+        scheduler.interrupt(0, 0, left);
+        assert!(!scheduler.is_empty());
+        scheduler.remove(0);
+        assert!(scheduler.is_empty());
+    }
+
+    #[test]
+    fn held_queue_pairs_go_on_one_by_one_where_there_is_room() {
+        let mut scheduler = TxScheduler::default();
+        scheduler.enqueue(PORT, 9);
+        assert_eq!(next(&mut scheduler, 0), Some(9));
+        let at = Instant::from_nanos;
+        let full = Outstanding { out: 1 << 20, in_: 1 << 20 };
+        let settle = |scheduler: &mut TxScheduler, before, after| {
+            scheduler.with_limit(PORT, |limit| limit.settle(at(5), before, after));
+        };
+        settle(&mut scheduler, Outstanding::default(), full);
+        scheduler.with_limit(PORT, |limit| limit.short_sent(at(5), true));
+        assert!(scheduler.is_limited() && scheduler.held_until().is_none());
+        (0..3).for_each(|slot| scheduler.hold(PORT, Direction::Out, slot));
+        scheduler.hold(PORT, Direction::In, 3);
+        assert!(scheduler.is_empty() && scheduler.held_until().is_some());
+        let less = Outstanding { in_: 100, ..full };
+        settle(&mut scheduler, full, less);
+        assert!(!scheduler.is_empty());
+        assert_eq!(scheduler.dequeue(0), Some(Next::Held(3)), "the others wait for the other direction");
+        assert_eq!(scheduler.dequeue(0), None);
+        settle(&mut scheduler, less, Outstanding::default());
+        scheduler.requeue(0, 7);
+        scheduler.requeue(0, 8);
+        let order: Vec<u16> = std::iter::from_fn(|| next(&mut scheduler, 0)).collect();
+        assert_eq!(order, [0, 1, 2, 7, 8]);
+        // The end of the limit is enough.
+        scheduler.with_limit(PORT, |limit| {
+            limit.settle(at(5), Outstanding::default(), full);
+            limit.short_sent(at(5), true);
+        });
+        scheduler.hold(PORT, Direction::Out, 4);
+        scheduler.with_limit(PORT, |limit| limit.settle(at(5), full, Outstanding { out: 1 << 21, in_: 0 }));
+        assert!(scheduler.is_empty());
+        scheduler.expire_limits(at(20_000_000));
+        assert!(!scheduler.is_empty() && !scheduler.is_limited());
+        assert_eq!(next(&mut scheduler, 0), Some(4));
     }
 }

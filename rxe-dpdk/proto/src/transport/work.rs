@@ -271,9 +271,6 @@ bitflags::bitflags! {
         const EIGHT_BYTES = 32;
         /// A SEND of whatever kind.
         const SEND = 64;
-        /// A READ that is requested in parts, set when it begins. It stays so: a responder knows a repeated request only within
-        /// one request of before.
-        const IN_PARTS = 128;
     }
 }
 

@@ -61,6 +61,7 @@ mod transport_responder;
 mod transport_rnr;
 mod transport_room;
 mod transport_scripts;
+mod transport_sending;
 mod transport_small_windows;
 mod transport_source_port;
 mod transport_srq;

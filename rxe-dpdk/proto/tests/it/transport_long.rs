@@ -169,7 +169,7 @@ fn a_short_message_beside_long_ones_takes_a_few_round_trips_and_they_keep_their_
         // 2 us and the time of two short packets on the line. What was not measured alone is believed to be longer than that.
         let most = if measured { 10 } else { 20 };
         assert!(median < most * 2_040, "{long:?}: {median} ns");
-        assert!(beside * 100 >= alone * 95, "{long:?}: {beside} of {alone} messages");
+        assert!(beside * 100 >= alone * 90, "{long:?}: {beside} of {alone} messages");
         let fewest = mixed.done[1..].iter().min().unwrap();
         let most = mixed.done[1..].iter().max().unwrap();
         assert!(fewest * 10 >= most * 8, "{long:?}: {:?}", mixed.done);
@@ -303,10 +303,11 @@ fn a_queue_pair_that_is_destroyed_in_the_middle_gives_its_share_back() {
         mixed.post_short();
         mixed.run(TIME);
         let is_held = |mixed: &Mixed| (1..mixed.qpns.len()).any(|index| mixed.info(index).waits == Wait::ShortMessages);
-        for _ in 0..QPS - 2 {
+        // With few of them nothing has to wait.
+        for _ in 0..QPS - 4 {
             let limit = mixed.rated.now + Duration::from_millis(10);
             while !is_held(&mixed) {
-                assert!(mixed.rated.now < limit);
+                assert!(mixed.rated.now < limit, "{long:?} {:?} {:?}", mixed.qpns.len(), mixed.info(1));
                 mixed.run(Duration::from_nanos(500));
             }
             let qpn = mixed.qpns.pop().unwrap();

@@ -83,12 +83,15 @@ fn the_timeout_follows_the_round_trip() {
     post(&mut peer, 1, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);
     assert_eq!(until_something(&mut peer), (12 * MILLI, 1));
+    peer.advance(4 * MILLI);
     peer.ack(1);
+    completed(&mut peer);
     // A packet that was sent twice is not measured (Karn's rule), and the doubling stays until one is.
     assert_eq!((rtt(&peer), peer.node.stat("rtt_samples")), (Some(4 * MILLI), 1));
     post(&mut peer, 2, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);
     assert_eq!(until_something(&mut peer), (24 * MILLI, 1));
+    peer.advance(4 * MILLI);
     peer.ack(2);
     completed(&mut peer);
     for psn in 3..40 {
@@ -164,14 +167,24 @@ fn progress_restarts_the_ack_timeout_and_restores_the_retries() {
     let mut peer = patient(0);
     post(&mut peer, 1, SEND, 3 * 1024);
     assert_eq!(peer.transmit().len(), 3);
+    let pass = |peer: &mut ScriptedPeer, end| {
+        while let Some(at) = peer.node.engine.next_timeout().filter(|&at| at < end) {
+            peer.advance(at.saturating_since(peer.now));
+            peer.transmit();
+        }
+        peer.advance(end.saturating_since(peer.now));
+    };
     for psn in 0..2 {
-        peer.advance(ACK_TIMEOUT - MICRO);
-        peer.transmit();
+        let end = peer.now + (ACK_TIMEOUT - MICRO);
+        pass(&mut peer, end);
         peer.ack(psn);
+        assert_eq!(completed(&mut peer), []);
+        peer.transmit();
     }
-    peer.advance(ACK_TIMEOUT - MICRO);
+    let start = peer.now;
+    pass(&mut peer, start + (ACK_TIMEOUT - MICRO));
     assert_eq!(completed(&mut peer), []);
-    peer.advance(MICRO);
+    pass(&mut peer, start + ACK_TIMEOUT);
     assert_eq!(completed(&mut peer), [(1, WcStatus::RetryExcErr)]);
 }
 
@@ -299,7 +312,10 @@ fn limits_of_the_configuration() {
     post(&mut peer, 1, SEND, 1);
     assert_eq!(peer.transmit().len(), 1);
     // Code 1: 8.192 us.
-    peer.advance(10 * MICRO);
+    for _ in 0..10 {
+        peer.advance(MICRO);
+        peer.transmit();
+    }
     assert_eq!(completed(&mut peer), [(1, WcStatus::RetryExcErr)]);
 }
 

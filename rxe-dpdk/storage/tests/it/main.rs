@@ -3,6 +3,7 @@
 mod block;
 mod checksums;
 mod disk;
+mod faults;
 mod model;
 mod support;
 mod workers;

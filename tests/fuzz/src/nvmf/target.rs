@@ -8,14 +8,13 @@
 use std::collections::BTreeMap;
 
 use rxe_nvmf::controller::{
-    AdminReply, ControllerId, Event, FirstCommand, Portal, QueueKey, Target, TargetConfig, first_command,
+    AdminReply, ControllerId, Event, FenceId, FirstCommand, Portal, QueueKey, Target, TargetConfig, first_command,
 };
 use rxe_nvmf::io::{BlockRange, IoOperation, IoQueue, IoRequest, Submission, dsm_ranges};
 use rxe_nvmf::subsystem::{BlockSize, Limits, Namespace, NamespaceView, Subsystem};
 use rxe_nvmf::wire::private_data::{QueueRequest, RejectStatus};
 use rxe_nvmf::wire::{
-    CONNECT_DATA_LEN, ConnectData, DSM_RANGE_LEN, DataLocation, FABRICS_OPCODE, FabricsType, NSID_ALL, Nqn, Response,
-    SQE_LEN, Sqe, Status,
+    CONNECT_DATA_LEN, ConnectData, DSM_RANGE_LEN, DataLocation, NSID_ALL, Nqn, Response, SQE_LEN, Sqe, Status,
 };
 use rxe_proto::{Duration, Instant};
 use zerocopy::FromBytes;
@@ -76,6 +75,7 @@ struct Queue {
     depth: u16,
     controller: Option<ControllerId>,
     io: Option<IoQueue>,
+    fence: Option<FenceId>,
     /// A Connect whose data are being fetched.
     connect: Option<Sqe>,
     /// Command ids of held Asynchronous Event Requests.
@@ -218,12 +218,15 @@ impl Env {
         let largest = if request.qid == 0 { LIMITS.admin_queue_size } else { LIMITS.queue_size };
         assert!((2..=largest).contains(&accept.controller_receives));
         let (depth, held, running) = (accept.controller_receives, Vec::new(), Vec::new());
-        self.queues.insert(key, Queue { depth, controller: None, io: None, connect: None, held, running });
+        self.queues.insert(key, Queue { depth, controller: None, io: None, fence: None, connect: None, held, running });
     }
 
     fn close(&mut self, key: QueueKey) {
-        self.queues.remove(&key);
+        let queue = self.queues.remove(&key);
         self.target.disconnected(key);
+        if let Some(fence) = queue.and_then(|queue| queue.fence) {
+            self.target.fenced(fence);
+        }
     }
 
     fn capsule(&mut self, key: QueueKey, capsule: &[u8]) {
@@ -253,7 +256,7 @@ impl Env {
     }
 
     fn connect(&mut self, key: QueueKey, sqe: &Sqe, data: &ConnectData) {
-        let granted = match self.target.connect(self.now, key, sqe, data) {
+        let granted = match self.target.connect(self.now, key, [192, 0, 2, 9].into(), sqe, data) {
             Ok(granted) => granted,
             Err(error) => {
                 assert!(!error.to_string().is_empty());
@@ -268,6 +271,7 @@ impl Env {
             Some(config) => {
                 assert!(config.size <= queue.depth && self.controllers.contains_key(&granted.controller));
                 queue.io = Some(IoQueue::new(config));
+                queue.fence = granted.fence;
             }
             None => assert_eq!(self.controllers.insert(granted.controller, key), None, "the id of a live controller"),
         }
@@ -282,9 +286,6 @@ impl Env {
                 if let Some(data) = data {
                     assert!(response.cqe.status().is_success() && data.bytes.len() == data.to.len as usize);
                     assert!(data.bytes.len() <= LIMITS.max_transfer() as usize, "{} bytes", data.bytes.len());
-                }
-                if is_reset(sqe) && response.cqe.status().is_success() {
-                    queue.held.clear();
                 }
             }
             AdminReply::Held => queue.held.push(sqe.command_id()),
@@ -351,7 +352,8 @@ impl Env {
                         assert!(self.controllers.remove(&controller).is_some(), "a live controller");
                     }
                     for key in queues {
-                        assert!(self.queues.remove(&key).is_some(), "an open queue");
+                        assert!(self.queues.contains_key(&key), "an open queue");
+                        self.close(key);
                     }
                 }
                 Event::Ready { queues, ready, .. } => {
@@ -385,13 +387,6 @@ impl Env {
 fn is_refusal(sqe: &Sqe, response: &Response) {
     assert!(!response.cqe.status().is_success());
     assert_eq!(response.cqe.command_id(), sqe.command_id());
-}
-
-/// Whether a successful command cleared CC.EN: held requests end without a completion then.
-fn is_reset(sqe: &Sqe) -> bool {
-    let [size, offset, value, ..] = sqe.cdws();
-    let is_set = sqe.opcode() == FABRICS_OPCODE && sqe.fabrics_type() == FabricsType::PropertySet.code();
-    is_set && size & 7 == 0 && offset == 0x14 && value & 1 == 0
 }
 
 /// A command that is executed is inside its namespace, and its data inside the capsule or as long as its blocks.

@@ -26,7 +26,8 @@ mod tx;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{IntoRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -44,9 +45,10 @@ use crate::instance::Info;
 use crate::local::Local;
 use crate::settings::Settings;
 use crate::user;
+use crate::uverbs::Uverbs;
 use capture_file::CaptureFile;
 use manage::{Management, PortStats, senders};
-use port::{Half, Opened as OpenedPort};
+use port::Opened as OpenedPort;
 use private::Private;
 use state::State;
 
@@ -56,19 +58,10 @@ pub struct Adapter {
     shared: Arc<Shared>,
     /// Where the program's descriptors are entered.
     descriptors: &'static Descriptors,
-    /// Until the first device is opened; then threads have it.
-    idle: Mutex<Option<Idle>>,
-    /// The thread that drives the adapter, once it is started.
+    /// The thread that drives the adapter, until it has ended.
     thread: Mutex<Option<JoinHandle<()>>>,
     management: Management,
     _capture_file: Option<CaptureFile>,
-}
-
-/// Parts that the threads own while the adapter runs.
-struct Idle {
-    half: Half,
-    /// The folder of the process.
-    folder: Option<(PathBuf, Info)>,
 }
 
 /// State shared by the threads.
@@ -78,6 +71,8 @@ struct Shared {
     /// Descriptors that a forked child closes.
     private: Arc<Private>,
     waker: Waker,
+    /// Signal handlers have posted work requests, which are in their queues.
+    missed_doorbells: AtomicBool,
     /// The thread has joined and left groups.
     groups_changed: Condvar,
     clock: Clock,
@@ -107,6 +102,18 @@ impl Shared {
         Ok(result)
     }
 
+    /// The state, for a turn of the thread.
+    ///
+    /// # Errors
+    /// As for [`lock`](Self::lock).
+    fn lock_for_turn(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        let mut state = self.lock()?;
+        if self.missed_doorbells.swap(false, Ordering::Acquire) {
+            state.ring_all();
+        }
+        Ok(state)
+    }
+
     /// The adapter has ended: commands fail, and nobody waits for it any more.
     fn end(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).end();
@@ -122,6 +129,14 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// What is known of the adapter at an address before it is made.
+///
+/// # Errors
+/// No interface has the address.
+pub fn local(address: IpAddr) -> Result<Local, AdapterError> {
+    Ok(port::local(address).map_err(AddressError::Port)?)
 }
 
 /// Time since the adapter was made.
@@ -149,34 +164,38 @@ pub enum AdapterError {
     NoRandomness(#[from] getrandom::Error),
     /// There are no more descriptors.
     #[error("no event descriptor: {0}")]
-    Descriptors(#[from] io::Error),
+    Descriptors(#[source] io::Error),
+    /// There are no more threads.
+    #[error("no thread can be started: {0}")]
+    Threads(#[source] io::Error),
     /// There is no capture.
     #[error(transparent)]
     Capture(#[from] CaptureError),
 }
 
 impl AdapterError {
-    /// The folder of the process that has the address, if that is why and it is one of this user.
-    pub fn folder_of_owner(&self) -> Option<&Path> {
+    /// The error of the program's `open`: that the address is in use, or that there is no device.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
         match self {
-            AdapterError::Address(AddressError::InUse { folder, .. }) => Some(folder),
-            _ => None,
+            AdapterError::Address(AddressError::InUse { .. } | AddressError::Full { .. }) => Errno::EADDRINUSE,
+            _ => Errno::ENODEV,
         }
     }
 }
 
 impl Adapter {
-    /// Takes an address, and makes an adapter without objects. What it gives to the program is entered in `descriptors`. With `share`
-    /// the address may be one of another process of this user.
+    /// Takes an address, which may be one that another process of this user has if the settings name it, and starts an adapter without
+    /// objects. What it gives to the program is entered in `descriptors`.
     ///
     /// # Errors
     /// The address cannot be taken.
-    pub fn new(settings: &Settings, descriptors: &'static Descriptors, share: bool) -> Result<Adapter, AdapterError> {
+    pub fn new(settings: &Settings, descriptors: &'static Descriptors) -> Result<Adapter, AdapterError> {
         let private = Arc::<Private>::default();
-        let waker = Waker::new(lowest_private())?;
+        let waker = Waker::new(lowest_private()).map_err(AdapterError::Descriptors)?;
         private.add(&waker);
         let OpenedPort { half, tx, receive_buffer, worker, local, routes, stats } =
-            port::open(settings.address, share, &private, &waker)?;
+            port::open(settings.address, &private, &waker)?;
         let (senders, mail) = senders(&waker);
         let mut state = State::new(local.clone(), routes, tx, receive_buffer, worker, descriptors, mail)?;
         let (clock, port_stats) = (Clock(std::time::Instant::now()), PortStats::new(Mutex::new(stats)));
@@ -187,7 +206,7 @@ impl Adapter {
         };
         if let Some(file) = &capture_file {
             private.add(file);
-            without_signals(|| management.capture(file.path().to_owned()))??;
+            without_signals(|| management.capture(file.path().to_owned())).map_err(AdapterError::Threads)??;
             // From the first packet on.
             state.serve_management(clock.now());
         }
@@ -196,32 +215,16 @@ impl Adapter {
             state: Mutex::new(state),
             private,
             waker,
+            missed_doorbells: AtomicBool::new(false),
             groups_changed: Condvar::new(),
             clock,
             port_stats,
         };
-        let (shared, idle) = (Arc::new(shared), Mutex::new(Some(Idle { half, folder: None })));
-        let thread = Mutex::default();
-        Ok(Adapter { local, shared, descriptors, idle, thread, management, _capture_file: capture_file })
-    }
-
-    /// Starts the threads, unless they were started.
-    fn start(&self) -> Result<(), Errno> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Idle { mut half, folder }) = idle.take() else { return Ok(()) };
-        half.share(self.shared.lock()?.worker(), &self.shared.private);
-        let thread = thread::start(half, Arc::clone(&self.shared)).map_err(|error| {
-            tracing::error!("no thread can be started: {error}");
-            self.shared.end();
-            Errno::EAGAIN
-        })?;
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-        if let Some((folder, info)) = folder
-            && let Err(error) = self.management.serve(&folder, info, &self.shared.private)
-        {
-            tracing::warn!("rxe-ctl cannot reach this program: {error}");
-        }
-        Ok(())
+        let shared = Arc::new(shared);
+        // At once, as processes that share the address may come at any time.
+        let thread = thread::start(half, Arc::clone(&shared)).map_err(AdapterError::Threads)?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Adapter { local, shared, descriptors, thread, management, _capture_file: capture_file })
     }
 
     fn uverbs(&self, handle: u32, command: &[u8]) -> Result<Answer, Errno> {
@@ -267,13 +270,12 @@ impl Backend for Adapter {
     }
 
     fn set_folder(&self, folder: &Path, info: Info) {
-        if let Some(idle) = &mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner) {
-            idle.folder = Some((folder.to_owned(), info));
+        if let Err(error) = self.management.serve(folder, info, &self.shared.private) {
+            tracing::warn!("rxe-ctl cannot reach this program: {error}");
         }
     }
 
     fn open(&self, device: Device) -> Result<Opened, Errno> {
-        self.start()?;
         let (handle, fd) = self.shared.run(|state, _| state.open(device))??;
         Ok(Opened { fd, handle })
     }
@@ -284,6 +286,15 @@ impl Backend for Adapter {
             Kind::RdmaCm => self.rdma_cm(file.handle, command, byte_read),
             Kind::Channel => Err(Errno::EINVAL),
         }
+    }
+
+    fn interrupting(&self, file: File, command: &[u8]) -> bool {
+        let is_doorbell = file.kind == Kind::Uverbs && Uverbs::is_doorbell(command);
+        if is_doorbell {
+            self.shared.missed_doorbells.store(true, Ordering::Release);
+            self.shared.waker.wake();
+        }
+        is_doorbell
     }
 
     fn close(&self, file: File) {

@@ -1,6 +1,7 @@
 //! Opens the adapter's port: a UDP port of its own, or a part in that of another process.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,36 +10,30 @@ use rxe_proto::wire::PathMtu;
 use rxe_udp::{Interface, OpenError, Routes, UdpConfig, UdpPort, UdpReceiver, UdpStats, Waker};
 
 use super::private::Private;
+use super::share::WORKERS;
 use super::share::guest::{GuestReceiver, Joined, join};
 use super::share::owner::Guests;
+use super::share::socket::claim;
 use super::tx::Tx;
 use crate::address::{self, AddressError};
 use crate::descriptors::lowest_private;
 use crate::local::Local;
 
-/// How long a process tries to open the port of one that has ended: others try it too, one of them has it first, and then is
-/// the owner.
+/// How long a process tries to become the owner of an address or a guest of its owner, which may be about to start or to end, or have
+/// no number for another guest.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same while the UDP port belongs to a program that no process here can share it with. The last owner closes its sockets one
+/// after the other.
+const PATIENCE_WITH_OTHERS: Duration = Duration::from_millis(500);
+/// Interval between two attempts.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// The receiving half of the adapter's port.
 pub enum Half {
-    /// Of a UDP port, and those who share it: none before a device is open, as nobody would serve them.
+    /// Of a UDP port, and the other processes that share it, if that is possible.
     Own(Box<UdpReceiver>, Option<Box<Guests>>),
     /// From the process that has the UDP port.
     Guest(GuestReceiver),
-}
-
-impl Half {
-    /// Shares a UDP port of our own with other processes from now on.
-    pub fn share(&mut self, worker: u8, private: &Arc<Private>) {
-        if let Half::Own(receiver, guests) = self {
-            let address = receiver.address();
-            match Guests::new(address, worker, private) {
-                Ok(accepting) => *guests = Some(Box::new(accepting)),
-                Err(error) => tracing::debug!("{address} cannot be shared: {error}"),
-            }
-        }
-    }
 }
 
 /// An open port.
@@ -59,27 +54,20 @@ pub struct Opened {
     pub stats: Arc<UdpStats>,
 }
 
-/// Opens the port at `wanted`, or at the first free loopback address. With `share`, a port of another process of this user
-/// will do.
+/// Opens the port at `wanted`, which may be that of another process of this user, or at the first free loopback address.
 ///
 /// # Errors
 /// The address cannot be taken.
-pub fn open(
-    wanted: Option<IpAddr>,
-    share: bool,
-    private: &Arc<Private>,
-    waker: &Waker,
-) -> Result<Opened, AddressError<OpenError>> {
-    let open = |address| UdpPort::open(UdpConfig { lowest_descriptor: lowest_private(), ..UdpConfig::new(address) });
-    match address::take(wanted, open, is_in_use) {
-        Ok(port) => Ok(owned(port, 0, private, waker)),
-        Err(error) => {
-            let in_use = matches!(&error, AddressError::InUse { .. })
-                || matches!(&error, AddressError::Port(error) if is_in_use(error));
-            match wanted.filter(|_| share && in_use).and_then(|address| as_guest(address, None, private).ok()) {
-                Some(opened) => Ok(opened),
-                None => Err(error),
-            }
+pub fn open(wanted: Option<IpAddr>, private: &Arc<Private>, waker: &Waker) -> Result<Opened, AddressError<OpenError>> {
+    match wanted {
+        Some(address) => own_or_join(address, None, private, waker),
+        None => {
+            let open = |address| match claim(address) {
+                Err(Errno::EADDRINUSE) => Err(OpenError::InUse(address)),
+                name => Ok((name.ok(), open_udp(address)?)),
+            };
+            let (name, port) = address::take_free(open, |error| matches!(error, OpenError::InUse(_)))?;
+            Ok(owned(port, name, None, private, waker))
         }
     }
 }
@@ -88,32 +76,60 @@ pub fn open(
 ///
 /// # Errors
 /// It is not possible.
-pub fn reopen(address: IpAddr, worker: u8, private: &Arc<Private>, waker: &Waker) -> Result<Opened, OpenError> {
+pub fn reopen(
+    address: IpAddr,
+    worker: u8,
+    private: &Arc<Private>,
+    waker: &Waker,
+) -> Result<Opened, AddressError<OpenError>> {
+    own_or_join(address, Some(worker), private, waker)
+}
+
+/// Becomes the owner of the address or, when another process of this user is, its guest. The one that gets the name of the address is
+/// its owner, so of processes that start together one opens the UDP port, and the others wait for it.
+fn own_or_join(
+    address: IpAddr,
+    worker: Option<u8>,
+    private: &Arc<Private>,
+    waker: &Waker,
+) -> Result<Opened, AddressError<OpenError>> {
     let begin = Instant::now();
     loop {
-        match UdpPort::open(UdpConfig { lowest_descriptor: lowest_private(), ..UdpConfig::new(address) }) {
-            Ok(port) => {
-                let mut opened = owned(port, worker, private, waker);
-                opened.half.share(worker, private);
-                return Ok(opened);
-            }
-            Err(error) => {
-                if let Ok(opened) = as_guest(address, Some(worker), private) {
-                    return Ok(opened);
-                }
-                if !is_in_use(&error) || begin.elapsed() > PATIENCE {
-                    return Err(error);
-                }
-            }
+        let (error, patience) = match claim(address) {
+            Err(Errno::EADDRINUSE) => match as_guest(address, worker, private) {
+                Ok(opened) => return Ok(opened),
+                Err(Errno::EUSERS) => (AddressError::Full { address, processes: WORKERS }, PATIENCE),
+                Err(_) => (address::in_use_by(address, OpenError::InUse(address)), PATIENCE),
+            },
+            name => match open_udp(address) {
+                Ok(port) => return Ok(owned(port, name.ok(), worker, private, waker)),
+                Err(error @ OpenError::InUse(_)) => (address::in_use_by(address, error), PATIENCE_WITH_OTHERS),
+                Err(error) => return Err(AddressError::Port(error)),
+            },
+        };
+        if begin.elapsed() > patience {
+            return Err(error);
         }
+        std::thread::sleep(RETRY);
     }
 }
 
-fn is_in_use(error: &OpenError) -> bool {
-    matches!(error, OpenError::InUse(_))
+fn open_udp(address: IpAddr) -> Result<UdpPort, OpenError> {
+    UdpPort::open(UdpConfig { lowest_descriptor: lowest_private(), ..UdpConfig::new(address) })
 }
 
-fn owned(port: UdpPort, worker: u8, private: &Arc<Private>, waker: &Waker) -> Opened {
+/// What is known of an address before its port is open.
+///
+/// # Errors
+/// No interface has the address.
+pub fn local(address: IpAddr) -> Result<Local, OpenError> {
+    let interface = Interface::of(address)?;
+    let path_mtu: PathMtu = interface.path_mtu(address);
+    Ok(Local::new(address, interface.name, interface.index, path_mtu))
+}
+
+/// A port of this process, which has `name`: without that no other process can share it. `worker` is the number that it has already.
+fn owned(port: UdpPort, name: Option<OwnedFd>, worker: Option<u8>, private: &Arc<Private>, waker: &Waker) -> Opened {
     let stats = Arc::clone(port.stats());
     let (mut receiver, tx) = port.into_halves();
     receiver.set_waker(waker.clone());
@@ -122,15 +138,20 @@ fn owned(port: UdpPort, worker: u8, private: &Arc<Private>, waker: &Waker) -> Op
     let local = Local::new(receiver.address(), interface.name.clone(), interface.index, receiver.path_mtu());
     let routes = receiver.routes();
     let receive_buffer = receiver.receive_buffer().unwrap_or(0);
-    let (half, tx) = (Half::Own(Box::new(receiver), None), Tx::Own(Box::new(tx)));
-    Opened { half, tx, receive_buffer, worker, local, routes, stats }
+    let accepting = name.ok_or(Errno::EACCES);
+    let accepting = accepting.and_then(|name| Guests::new(name, worker.unwrap_or(0), worker.is_some(), private));
+    if let Err(error) = &accepting {
+        tracing::debug!("{} cannot be shared: {error}", local.address);
+    }
+    let (half, tx) = (Half::Own(Box::new(receiver), accepting.ok().map(Box::new)), Tx::Own(Box::new(tx)));
+    Opened { half, tx, receive_buffer, worker: worker.unwrap_or(0), local, routes, stats }
 }
 
 fn as_guest(address: IpAddr, worker: Option<u8>, private: &Arc<Private>) -> Result<Opened, Errno> {
     let interface = Interface::of(address).map_err(|_| Errno::EADDRNOTAVAIL)?;
-    let path_mtu: PathMtu = interface.path_mtu(address);
-    let Joined { receiver, tx, worker } = join(address, worker, private)?;
     let routes = Routes::new(address, &interface);
+    let path_mtu: PathMtu = interface.path_mtu(address);
+    let Joined { receiver, tx, worker } = join(address, worker, PATIENCE, private)?;
     let local = Local::new(address, interface.name, interface.index, path_mtu);
     let (half, tx) = (Half::Guest(receiver), Tx::Guest(tx));
     Ok(Opened { half, tx, receive_buffer: 0, worker, local, routes, stats: Arc::default() })

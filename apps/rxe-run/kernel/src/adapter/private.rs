@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use crate::descriptors::PRIVATE;
+
 /// More than an adapter ever has.
 const SLOTS: usize = 64;
 const FREE: RawFd = -1;
@@ -21,6 +23,7 @@ impl Private {
     /// Adds an open descriptor.
     pub fn add(&self, fd: impl AsFd) {
         let fd = fd.as_fd().as_raw_fd();
+        PRIVATE.add(fd);
         let free = |slot: &&AtomicI32| slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if self.0.iter().find(free).is_none() {
             tracing::debug!("descriptor {fd} stays open in the children of this process");

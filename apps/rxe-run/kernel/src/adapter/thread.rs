@@ -51,7 +51,7 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
         let turned = match &mut half {
             Half::Own(receiver, guests) => turn_of_owner(receiver, guests.as_deref_mut(), shared)?,
             Half::Guest(receiver) => {
-                let mut state = shared.lock()?;
+                let mut state = shared.lock_for_turn()?;
                 let now = shared.clock.now();
                 if receiver.receive(&mut *state, now).is_err() && !state.is_ending() {
                     let worker = state.worker();
@@ -136,7 +136,7 @@ fn turn_of_owner(
     shared: &Shared,
 ) -> Result<Turned, Errno> {
     let mut burst = receiver.receive();
-    let mut state = shared.lock()?;
+    let mut state = shared.lock_for_turn()?;
     let now = shared.clock.now();
     while let Some(frame) = burst.next_frame() {
         match &mut guests {

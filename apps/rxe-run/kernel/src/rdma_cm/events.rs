@@ -132,9 +132,10 @@ impl RdmaCm {
         connection.responder_resources = reply.initiator_depth;
         connection.rnr_retry_count = reply.rnr_retry_count;
         connection.ack_timeout = reply.local_ack_timeout;
+        // As above: rdma_get_cm_event(3) has the limits from the receiver's perspective.
         let param = abi::ConnParam {
-            responder_resources: reply.responder_resources,
-            initiator_depth: reply.initiator_depth,
+            responder_resources: reply.initiator_depth,
+            initiator_depth: reply.responder_resources,
             flow_control: u8::from(reply.flow_control),
             rnr_retry_count: reply.rnr_retry_count,
             srq: u8::from(reply.srq),

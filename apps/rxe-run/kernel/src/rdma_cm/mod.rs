@@ -236,6 +236,12 @@ impl RdmaCm {
         Ok(Answer::Done)
     }
 
+    /// Whether a command does nothing but give objects back.
+    #[must_use]
+    pub fn gives_back(buf: &[u8]) -> bool {
+        parse(buf).is_ok_and(|(header, _)| matches!(header.cmd, cmd::DESTROY_ID | cmd::LEAVE_MCAST))
+    }
+
     /// The deadline for the next call of [`handle_timeout`](Self::handle_timeout).
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {

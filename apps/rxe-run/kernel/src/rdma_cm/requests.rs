@@ -127,9 +127,10 @@ impl RdmaCm {
                     rnr_retry_count: request.rnr_retry_count,
                     ack_timeout: request.local_ack_timeout,
                 });
+                // As above: rdma_get_cm_event(3) has the limits from the receiver's perspective.
                 let param = abi::ConnParam {
-                    responder_resources: request.responder_resources,
-                    initiator_depth: request.initiator_depth,
+                    responder_resources: request.initiator_depth,
+                    initiator_depth: request.responder_resources,
                     flow_control: u8::from(request.flow_control),
                     retry_count: request.retry_count,
                     rnr_retry_count: request.rnr_retry_count,

@@ -49,6 +49,16 @@ impl Uverbs {
         method(self, &mut Command { context, engine, now, call })
     }
 
+    /// Whether a command does nothing but give objects back.
+    pub fn gives_back(buf: &[u8]) -> bool {
+        use command::{
+            DEALLOC_MW, DEALLOC_PD, DEREG_MR, DESTROY_AH, DESTROY_CQ, DESTROY_QP, DESTROY_SRQ, DETACH_MCAST,
+        };
+        let number = buf.first_chunk().map(|&number| u32::from_ne_bytes(number));
+        let all = [DEALLOC_MW, DEALLOC_PD, DEREG_MR, DESTROY_AH, DESTROY_CQ, DESTROY_QP, DESTROY_SRQ, DETACH_MCAST];
+        number.is_some_and(|number| all.contains(&number))
+    }
+
     /// Whether a command does nothing but post work requests.
     pub fn is_doorbell(buf: &[u8]) -> bool {
         buf.first_chunk().is_some_and(|&number| u32::from_ne_bytes(number) == command::POST_SEND)

@@ -55,6 +55,18 @@ impl Uverbs {
         if outcome == Outcome::Refused { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
+    /// Takes the work requests of all queue pairs in the next turn: some may have been posted without a doorbell.
+    pub fn ring_all(&mut self) {
+        for handle in self.qps.handles() {
+            if let Some(qp) = self.qps.at_mut(handle)
+                && !qp.is_unsent
+            {
+                qp.is_unsent = true;
+                self.unsent.push_back(handle);
+            }
+        }
+    }
+
     /// Whether what the last doorbell posted can wait for that of the next ones, to be transmitted with them: it is a single packet,
     /// and an ACK for others of its queue pair will arrive.
     pub fn take_can_wait(&mut self) -> bool {

@@ -15,10 +15,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl};
 use nix::libc::{c_void, off_t};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::unistd::ftruncate;
+use rustix::process::{Resource, getrlimit};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::abi::{MmapInfo, QueueBuf};
@@ -27,12 +29,20 @@ use crate::descriptors::duplicate;
 /// Every queue begins at a multiple of this, which is one of the page size of any machine.
 const ALIGN: u64 = 1 << 16;
 
+/// Length of a context's file, which has room for 2^46 queues. Only those that exist take up memory.
+const LENGTH: u64 = 1 << 62;
+
 /// The memory of one context's queues: a memfd.
+///
+/// A program must not change it by a `write` that is no command, as on a duplicate of the descriptor that nobody has seen: the file
+/// appends what is written, and may not grow.
 #[derive(Debug)]
 pub(super) struct QueueMemory {
     fd: OwnedFd,
-    /// Offset of the next queue. Offsets are not used again: 2^63 bytes of them do not run out.
+    /// Offset of the next queue. Offsets are not used again.
     next: u64,
+    /// Length of the file.
+    length: u64,
 }
 
 impl QueueMemory {
@@ -42,9 +52,14 @@ impl QueueMemory {
     /// Those of memfd_create.
     pub(super) fn new() -> Result<(QueueMemory, OwnedFd), Errno> {
         let fd = memfd_create("uverbs0", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        // Whoever passes the limit of `ulimit -f` gets a signal that ends the process, also with an append to a file of that length.
+        let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        let length = LENGTH.min(limit.saturating_sub(ALIGN));
+        ftruncate(&fd, length as off_t)?;
         // A program that cuts the file short would make this side's accesses fault.
-        fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL))?;
-        Ok((QueueMemory { fd: duplicate(&fd)?, next: 0 }, fd))
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL))?;
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+        Ok((QueueMemory { fd: duplicate(&fd)?, next: 0, length }, fd))
     }
 
     /// Makes a queue for at least `entries` entries of at least `entry_len` bytes.
@@ -63,6 +78,9 @@ impl QueueMemory {
             .and_then(NonZeroUsize::new)
             .ok_or(Errno::EINVAL)?;
         let offset = self.next;
+        if self.length.checked_sub(offset).is_none_or(|room| room < size.get() as u64) {
+            return Err(Errno::ENOMEM);
+        }
         let no_memory = |_| Errno::ENOMEM;
         // Allocated now, as a later access could only fault.
         fallocate(&self.fd, FallocateFlags::empty(), offset as off_t, size.get() as off_t).map_err(no_memory)?;
@@ -261,6 +279,30 @@ mod tests {
         }
         assert_eq!(memory.create(u32::MAX, 64).unwrap_err(), Errno::EINVAL);
         assert_eq!(memory.create(1 << 30, 64).unwrap_err(), Errno::EINVAL);
+    }
+
+    #[test]
+    fn what_a_program_writes_to_the_file_changes_no_queue() {
+        let (mut memory, program) = QueueMemory::new().unwrap();
+        let ring = memory.create(3, 64).unwrap();
+        assert_eq!(nix::unistd::write(&program, &[0x1C; 128]), Err(Errno::EPERM));
+        assert_eq!(nix::sys::uio::pwrite(&program, &[0x1C; 128], ring.info().offset as off_t), Err(Errno::EPERM));
+        let mut header = [0; 8];
+        nix::sys::uio::pread(&program, &mut header, ring.info().offset as off_t).unwrap();
+        assert_eq!(header, [6, 0, 0, 0, 3, 0, 0, 0]);
+    }
+
+    /// `ulimit -f`: SIGXFSZ would end the process.
+    #[test]
+    fn a_limit_of_the_length_of_files_is_an_error_and_no_signal() {
+        rxe_testkit::child::alone(|| {
+            let limit = rustix::process::Rlimit { current: Some(1 << 20), maximum: None };
+            rustix::process::setrlimit(Resource::Fsize, limit).unwrap();
+            let (mut memory, _program) = QueueMemory::new().unwrap();
+            let rings: Vec<Ring> = std::iter::from_fn(|| memory.create(100, 64).ok()).take(100).collect();
+            assert!((2..100).contains(&rings.len()), "{} queues in 1 MiB", rings.len());
+            assert_eq!(memory.create(100, 64).unwrap_err(), Errno::ENOMEM);
+        });
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl<T> Table<T> {
         Some(object)
     }
 
+    /// Handles of all objects.
+    pub(super) fn handles(&self) -> Vec<u32> {
+        (0..).zip(&self.slots).filter(|(_, slot)| slot.is_some()).map(|(handle, _)| handle).collect()
+    }
+
     /// Handles of the objects that `owner` created.
     pub(super) fn handles_of(&self, owner: ContextId) -> Vec<u32> {
         let is_of = |slot: &Option<(ContextId, T)>| slot.as_ref().is_some_and(|(of, _)| *of == owner);

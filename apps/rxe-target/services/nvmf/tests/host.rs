@@ -62,7 +62,6 @@ pub enum IoKind {
     Write,
     Compare,
     WriteDurably,
-    Verify,
     WriteZeroes,
     WriteZeroesDeallocate,
     Deallocate,
@@ -163,16 +162,6 @@ impl Host {
 
     pub fn is_ready(&self, session: usize) -> bool {
         self.clients.get(session).is_some_and(|client| client.session.is_ready() && !client.failed)
-    }
-
-    /// The id of a session's controller; 0 before it is known.
-    pub fn controller(&self, session: usize) -> u16 {
-        self.clients.get(session).map_or(0, |client| client.session.info().controller_id)
-    }
-
-    /// Whether a session has ended or failed, and all of its queues are disconnected.
-    pub fn is_gone(&self, session: usize) -> bool {
-        self.clients.get(session).is_none_or(|client| client.queues.is_empty() && (client.ready || client.failed))
     }
 
     /// I/O commands without a completion on queues that are connected.
@@ -325,7 +314,8 @@ impl Host {
         let offset = DATA + slot * TRACKED_LEN;
         let bytes = match kind {
             IoKind::Deallocate => [&[0; 4][..], &blocks.to_le_bytes(), &block.to_le_bytes()].concat(),
-            _ => token.to_le_bytes().repeat(blocks as usize * 512),
+            IoKind::Write | IoKind::WriteDurably | IoKind::Compare => token.to_le_bytes().repeat(blocks as usize * 512),
+            _ => Vec::new(),
         };
         client.region.memory().write(offset, &bytes).expect("in the region");
         let len = if kind == IoKind::Deallocate { 16 } else { blocks * 4096 };
@@ -404,7 +394,6 @@ fn command(nsid: u32, kind: IoKind, block: u64, blocks: u32, data: HostBuffer) -
         IoKind::Write => write,
         IoKind::WriteDurably => IoCommand { cdws: flags(true, false), ..write },
         IoKind::Compare => IoCommand { opcode: IoOpcode::Compare, ..write },
-        IoKind::Verify => IoCommand { opcode: IoOpcode::Verify, ..zeroes },
         IoKind::WriteZeroes => zeroes,
         IoKind::WriteZeroesDeallocate => IoCommand { cdws: flags(false, true), ..zeroes },
         IoKind::Deallocate => IoCommand::deallocate(nsid, 1, SglDescriptor::Keyed(data)),

@@ -4,11 +4,12 @@ mod host;
 mod network;
 
 use std::any::Any;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rxe_nvmf::controller::TargetConfig;
 use rxe_nvmf::subsystem::AllowedHosts;
-use rxe_nvmf::wire::Status;
+use rxe_nvmf::wire::{Status, StatusCode};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::HeapAllocator;
@@ -16,7 +17,9 @@ use rxe_proto::verbs::{Qpn, WorkCompletion};
 use rxe_proto::wire::cm::Rej;
 use rxe_service::{Context, Decision, EndReason, Listen, Outstanding, Service};
 use rxe_storage::BlockSize;
+use rxe_storage::simulated::{Faults, SimulatedKernel};
 use rxe_testkit::rng::Rng;
+use rxe_testkit::temp::TempDir;
 
 use self::host::{Host, IoKind, Order};
 use self::network::{Network, address};
@@ -33,6 +36,16 @@ const STAGING: usize = 8 << 20;
 /// The number of the target's adapter.
 const TARGET: u8 = 1;
 const MIB: u32 = 256;
+const NO_ZEROING: Faults = Faults {
+    io_error: 0,
+    no_space: 0,
+    short: 0,
+    flush_error: 0,
+    failing_flushes: 0,
+    slow: 0,
+    no_holes: true,
+    no_zero_range: true,
+};
 
 /// A service that the test can look into.
 struct Probe<S>(Arc<Mutex<S>>);
@@ -99,9 +112,24 @@ struct Env {
 
 impl Env {
     fn new(seed: u64) -> Env {
+        Env::with(seed, Backing::Ram { size: BLOCKS as usize * 4096 }, None)
+    }
+
+    /// The disk is a file of a simulated kernel, which zeroes ranges only by writing.
+    fn on_file(seed: u64) -> (Env, SimulatedKernel, TempDir) {
+        let shm = Path::new("/dev/shm");
+        let folder = TempDir::new(if shm.is_dir() { shm } else { Path::new("/tmp") });
+        let path = folder.path().join("disk");
+        std::fs::File::create(&path).and_then(|file| file.set_len(BLOCKS * 4096)).expect("a file");
+        let kernel = SimulatedKernel::new(seed, NO_ZEROING);
+        let env = Env::with(seed, Backing::File { path, direct: false }, Some(kernel.clone()));
+        (env, kernel, folder)
+    }
+
+    fn with(seed: u64, backing: Backing, kernel: Option<SimulatedKernel>) -> Env {
         let namespace = NamespaceConfig {
             nsid: 1,
-            backing: Backing::Ram { size: BLOCKS as usize * 4096 },
+            backing,
             block_size: BlockSize::B4096,
             read_only: false,
             checksums: false,
@@ -118,7 +146,8 @@ impl Env {
         let shared = Arc::new(Shared::new(TargetConfig::default()));
         shared.open_all(&config, &HeapAllocator).expect("memory for the disk");
         let registry = MetricsRegistry::default();
-        let service = Nvmf::new(Arc::clone(&shared), &config, registry.open(NAME));
+        let mut service = Nvmf::new(Arc::clone(&shared), &config, registry.open(NAME));
+        service.kernel = kernel;
         let target = Arc::new(Mutex::new(service));
         let mut network = Network::new(seed);
         network.start(TARGET, vec![(0, Listen::cm(config.port))], Box::new(Probe(Arc::clone(&target))));
@@ -159,6 +188,8 @@ impl Env {
         assert_eq!((target.staging.in_use(), target.staging.waiting()), (0, 0), "staging");
         assert_eq!(self.shared.target().controller_count(), 0, "controllers");
         assert_eq!(self.shared.target().queue_count(), 0, "queues");
+        assert_eq!(self.shared.target().fence_count(), 0, "queues whose commands may be in the storage");
+        assert!(target.deferred.is_empty() && target.fences.is_empty(), "Connects that wait");
         assert_eq!(self.shared.waiting().all(), 0, "queues without Connect");
         assert_eq!(self.network.adapter(TARGET).engine.qp_count(), 0, "queue pairs");
     }
@@ -231,6 +262,124 @@ fn a_second_connect_ends_the_queue_and_its_data_reach_no_staging_of_others() {
     assert_eq!(answers[1].values, [Some(77)], "foreign bytes in the block");
     assert_eq!(env.counter("malformed"), 1);
     env.order(&writer, Order::ShutDown { session });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+fn tracked(session: usize, kind: IoKind, block: u64, blocks: u32, token: u64) -> Order {
+    Order::Tracked { session, qid: 1, nsid: 1, kind, block, blocks, token }
+}
+
+/// Sends a command, and waits for its answer.
+fn run(env: &mut Env, host: &Arc<Mutex<Host>>, order: Order) -> (Status, Vec<Option<u64>>) {
+    env.order(host, order);
+    env.network.settle();
+    let answer = lock(host).answers.pop().expect("an answer");
+    assert!(lock(host).answers.is_empty());
+    (answer.status.expect("it was sent"), answer.values)
+}
+
+#[test]
+fn zeroing_of_a_host_that_has_disconnected_ends_before_it_connects_again() {
+    let (mut env, kernel, folder) = Env::on_file(6);
+    let host = env.host(2);
+    let session = env.session(&host, 1);
+    let byte = |block: u64| std::fs::read(folder.path().join("disk")).expect("the file")[block as usize * 4096];
+    for block in [0, 200] {
+        assert!(run(&mut env, &host, tracked(session, IoKind::Write, block, 1, 0x0505)).0.is_success());
+    }
+    // The hole is refused, then the range; then parts of 256 KiB are written, from the first block on.
+    kernel.set_faults(Faults { slow: 900_000, ..NO_ZEROING });
+    env.order(&host, tracked(session, IoKind::WriteZeroesDeallocate, 0, MIB, 1));
+    while byte(0) != 0 {
+        env.network.turn();
+    }
+    env.order(&host, Order::Disconnect { session, qid: 0 });
+    env.order(&host, Order::Begin { io_queues: 1 });
+    let session = 1;
+    while !lock(&host).is_ready(session) {
+        env.network.turn();
+    }
+    kernel.set_faults(NO_ZEROING);
+    assert_eq!(byte(200), 5, "the zeroing went on");
+    assert!(run(&mut env, &host, tracked(session, IoKind::Write, 200, 1, 77)).0.is_success());
+    assert!(run(&mut env, &host, tracked(session, IoKind::Flush, 0, 1, 2)).0.is_success());
+    env.network.advance(Duration::from_millis(500));
+    assert_eq!(run(&mut env, &host, tracked(session, IoKind::Read, 200, 1, 3)), (Status::SUCCESS, vec![Some(77)]));
+    env.order(&host, Order::ShutDown { session });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn a_host_connects_again_when_its_commands_are_out_of_the_storage_or_is_refused_after_five_seconds() {
+    let (mut env, kernel, _folder) = Env::on_file(7);
+    let (host, other) = (env.host(2), env.host(3));
+    let session = env.session(&host, 1);
+    kernel.set_faults(Faults { slow: 1_000_000, ..NO_ZEROING });
+    env.order(&host, tracked(session, IoKind::Write, 9, 1, 1));
+    // The service is never idle while the storage has a command.
+    let turns = |env: &mut Env, count: usize| {
+        for _ in 0..count {
+            env.network.turn();
+        }
+    };
+    turns(&mut env, 50);
+    env.order(&host, Order::Disconnect { session, qid: 0 });
+    turns(&mut env, 50);
+    // Another host does not wait.
+    env.order(&other, Order::Begin { io_queues: 1 });
+    env.order(&host, Order::Begin { io_queues: 1 });
+    turns(&mut env, 100);
+    assert!(lock(&other).is_ready(0) && !lock(&host).is_ready(1));
+    let wait = |env: &mut Env, seconds: u64| {
+        for _ in 0..seconds * 20 {
+            env.network.now += Duration::from_millis(50);
+            turns(env, 4);
+            env.order(&other, Order::KeepAlive { session: 0 });
+        }
+    };
+    wait(&mut env, 4);
+    assert_eq!(env.counter("refused"), 0);
+    wait(&mut env, 2);
+    assert_eq!(env.counter("refused"), 1);
+    env.order(&host, Order::Begin { io_queues: 1 });
+    turns(&mut env, 100);
+    assert!(!lock(&host).is_ready(2));
+    kernel.set_faults(NO_ZEROING);
+    env.network.settle();
+    assert!(lock(&host).is_ready(2));
+    for (host, session) in [(&host, 2), (&other, 0)] {
+        env.order(host, Order::ShutDown { session });
+    }
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn after_a_failed_flush_the_disk_is_read_only_for_all_hosts_until_it_is_recovered() {
+    let (mut env, kernel, _folder) = Env::on_file(8);
+    let (host, other) = (env.host(2), env.host(3));
+    let (first, second) = (env.session(&host, 1), env.session(&other, 1));
+    assert!(run(&mut env, &host, tracked(first, IoKind::Write, 3, 1, 33)).0.is_success());
+    kernel.set_faults(Faults { failing_flushes: 1, ..NO_ZEROING });
+    for (host, session) in [(&host, first), (&host, first), (&other, second)] {
+        let (status, _) = run(&mut env, host, tracked(session, IoKind::Flush, 0, 1, 1));
+        assert_eq!(status, Status { more: true, ..Status::permanent(StatusCode::Internal) });
+        let (status, _) = run(&mut env, host, tracked(session, IoKind::Write, 3, 1, 34));
+        assert_eq!(status, Status::permanent(StatusCode::NamespaceWriteProtected));
+        let read = run(&mut env, host, tracked(session, IoKind::Read, 3, 1, 2));
+        assert_eq!(read, (Status::SUCCESS, vec![Some(33)]));
+    }
+    let subsystem = SUBSYSTEM.parse().expect("an NQN");
+    env.shared.recover(&subsystem, 1).expect("it failed, and can be flushed");
+    assert!(env.shared.recover(&subsystem, 1).is_err(), "there is nothing to recover from");
+    env.network.advance(Duration::from_millis(300));
+    for (host, session, token) in [(&other, second, 41), (&host, first, 42)] {
+        assert!(run(&mut env, host, tracked(session, IoKind::WriteDurably, 3, 1, token)).0.is_success());
+        assert!(run(&mut env, host, tracked(session, IoKind::Flush, 0, 1, 1)).0.is_success());
+        env.order(host, Order::ShutDown { session });
+    }
     env.network.settle();
     env.expect_nothing_left();
 }

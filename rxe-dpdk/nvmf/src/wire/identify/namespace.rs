@@ -26,7 +26,7 @@ pub struct IdentifyNamespace {
     /// NMIC: bit 0, several controllers may attach the namespace.
     pub sharing: u8,
     reserved31: [u8; 2],
-    /// DLFEAT: bits 2:0 are 1 when deallocated blocks read as zeroes.
+    /// DLFEAT: bits 2:0 are 1 when deallocated blocks read as zeroes, bit 3 says that Write Zeroes can deallocate.
     pub deallocate_features: u8,
     reserved34: [u8; 30],
     /// NPWG: preferred write granularity in blocks, minus 1.

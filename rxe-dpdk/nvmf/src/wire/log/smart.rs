@@ -31,6 +31,8 @@ pub struct SmartLog {
 
 const _: () = assert!(size_of::<SmartLog>() == 512);
 
+/// Critical warning: media are in read-only mode.
+const MEDIA_READ_ONLY: u8 = 1 << 3;
 /// Bytes of a data unit: 1000 blocks of 512.
 const DATA_UNIT: u64 = 512_000;
 
@@ -52,6 +54,13 @@ impl SmartLog {
         self.read_commands.set(read.1);
         self.data_units_written.set(written.0.div_ceil(DATA_UNIT));
         self.write_commands.set(written.1);
+        self
+    }
+
+    /// The same with a namespace that a failed flush has made read-only.
+    #[must_use]
+    pub const fn read_only(mut self) -> SmartLog {
+        self.critical_warning |= MEDIA_READ_ONLY;
         self
     }
 

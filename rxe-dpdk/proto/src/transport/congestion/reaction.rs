@@ -40,7 +40,7 @@ impl Throughput {
 
 /// Rates in bits per second.
 #[derive(Debug)]
-pub(super) struct ReactionPoint {
+pub(in crate::transport) struct ReactionPoint {
     rate: u64,
     /// What the rate returns to, or grows to.
     target: u64,
@@ -65,13 +65,18 @@ fn elapsed(at: &mut Instant, now: Instant, interval: u64) -> u64 {
     passed.min(MAX_INTERVALS)
 }
 
+/// A larger one than this has no effect, as the estimate has 16 bits.
+fn gain_shift(settings: &Dcqcn) -> u32 {
+    settings.gain_shift.min(16)
+}
+
 fn nanos(interval: crate::time::Duration) -> u64 {
     u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
 impl ReactionPoint {
     /// The state before the first notification.
-    pub(super) fn new(settings: &Dcqcn, now: Instant) -> ReactionPoint {
+    pub(in crate::transport) fn new(settings: &Dcqcn, now: Instant) -> ReactionPoint {
         ReactionPoint {
             rate: settings.line_rate,
             target: settings.line_rate,
@@ -86,12 +91,12 @@ impl ReactionPoint {
     }
 
     /// The rate; `None` when it is no limit any more.
-    pub(super) fn rate(&self, settings: &Dcqcn) -> Option<u64> {
+    pub(in crate::transport) fn rate(&self, settings: &Dcqcn) -> Option<u64> {
         (self.rate < settings.line_rate).then_some(self.rate)
     }
 
     /// Lowers the rate after a notification.
-    pub(super) fn notified(&mut self, settings: &Dcqcn, now: Instant) {
+    pub(in crate::transport) fn notified(&mut self, settings: &Dcqcn, now: Instant) {
         self.advance(settings, now);
         // A rate far above what is sent, as the window or the program limits that, would not be lowered by a cut.
         if let Some(sent) = self.throughput.rate {
@@ -100,7 +105,7 @@ impl ReactionPoint {
         self.target = self.rate;
         let cut = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
         self.rate = (self.rate - cut).max(settings.min_rate);
-        self.alpha += (ONE - self.alpha) >> settings.gain_shift;
+        self.alpha += (ONE - self.alpha) >> gain_shift(settings);
         self.alpha_at = now + settings.alpha_interval;
         self.increase_at = now + settings.increase_interval;
         self.bytes = 0;
@@ -108,9 +113,9 @@ impl ReactionPoint {
     }
 
     /// Takes the steps that time has given.
-    pub(super) fn advance(&mut self, settings: &Dcqcn, now: Instant) {
+    pub(in crate::transport) fn advance(&mut self, settings: &Dcqcn, now: Instant) {
         for _ in 0..elapsed(&mut self.alpha_at, now, nanos(settings.alpha_interval)) {
-            self.alpha -= self.alpha >> settings.gain_shift;
+            self.alpha -= self.alpha >> gain_shift(settings);
         }
         for _ in 0..elapsed(&mut self.increase_at, now, nanos(settings.increase_interval)) {
             self.steps_by_time = self.steps_by_time.saturating_add(1);
@@ -119,7 +124,7 @@ impl ReactionPoint {
     }
 
     /// Counts bytes sent, and takes the steps that they give.
-    pub(super) fn sent(&mut self, settings: &Dcqcn, now: Instant, bytes: u64) {
+    pub(in crate::transport) fn sent(&mut self, settings: &Dcqcn, now: Instant, bytes: u64) {
         self.throughput.sent(now, bytes);
         self.bytes += bytes;
         while self.bytes >= settings.increase_bytes.max(1) {
@@ -209,6 +214,15 @@ mod tests {
         point.notified(&settings, at(40_000));
         let after = point.rate(&settings).unwrap();
         assert!(after > before * 9 / 10, "{before} {after}");
+    }
+
+    #[test]
+    fn any_gain_shift_is_a_weight() {
+        let settings = Dcqcn { gain_shift: u32::MAX, ..Dcqcn::default() };
+        let mut point = ReactionPoint::new(&settings, at(1000));
+        point.notified(&settings, at(1000));
+        point.advance(&settings, at(2000));
+        assert_eq!(point.alpha, ONE - 1, "the smallest weight");
     }
 
     #[test]

@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use crate::time::{Duration, Instant};
 use crate::transport::Qpn;
 use crate::transport::common::Common;
-use crate::transport::context::{Context, TxOutcome};
+use crate::transport::context::Context;
 use crate::transport::link::Link;
 use crate::transport::qp::Qp;
 use crate::transport::recv_queue::RecvQueue;
 use crate::transport::responder::Responder;
+use crate::transport::send_policy::Left;
 use crate::wire::TxQueue;
 
 use super::Engine;
@@ -36,10 +37,11 @@ struct DestroyedQp {
 
 impl DestroyedQp {
     /// Writes up to a quantum of pending replies.
-    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, TxOutcome) {
-        let (written, outcome, error) = self.responder.reply(&self.common, &self.link, cx, tx, usize::MAX);
-        // The region of a READ is gone: a NAK ends the responses, and there is no queue pair left to go to error.
-        (written, if error.is_some() { TxOutcome::Quantum } else { outcome })
+    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue) -> (usize, Left) {
+        let quantum = cx.config.read_quantum;
+        // The region of a READ may be gone: a NAK ends the responses, and there is no queue pair left to go to error.
+        let done = self.responder.reply(&self.common, &self.link, cx, tx, quantum, u32::MAX);
+        (done.packets as usize, done.left)
     }
 }
 
@@ -140,13 +142,13 @@ impl Engine {
                     self.cx.stats.lingering_expired.inc();
                     continue;
                 }
-                let (frames, outcome) = qp.reply(&mut self.cx, tx);
+                let (frames, left) = qp.reply(&mut self.cx, tx);
                 written += frames;
                 budget = budget.saturating_sub(frames);
-                match outcome {
-                    TxOutcome::Done | TxOutcome::Paced => self.destroyed.count -= 1,
-                    TxOutcome::Quantum => queues.responses.push_back(qp),
-                    TxOutcome::Backpressure => {
+                match left {
+                    Left::Nothing | Left::Later => self.destroyed.count -= 1,
+                    Left::More => queues.responses.push_back(qp),
+                    Left::Refused => {
                         queue.push_front(qp);
                         self.cx.stats.transmit_stalls.inc();
                         break;

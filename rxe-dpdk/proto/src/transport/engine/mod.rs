@@ -17,14 +17,16 @@ use crate::time::Instant;
 use crate::wire::{DropCounters, PortId, TxQueue};
 
 use super::ah::AhTable;
-use super::context::{Context, TxOutcome};
+use super::context::Context;
 use super::cq::CqTable;
-use super::long_limit::Mix;
+use super::long_limit::LongLimit;
 use super::multicast::MulticastTable;
+use super::qp::Qp;
+use super::send_policy::{Left, Turn};
 use super::srq::SrqTable;
 use super::table::QpTable;
 use super::timer::TimerHeap;
-use super::tx_scheduler::TxScheduler;
+use super::tx_scheduler::{Next, Quanta, TxScheduler};
 use super::{AsyncEvent, EngineConfig, Latencies, TransportStats};
 use destroyed::DestroyedQps;
 pub use post::RecvSource;
@@ -78,7 +80,6 @@ impl Engine {
                 events: VecDeque::new(),
                 error_packets: VecDeque::new(),
                 scheduler: TxScheduler::default(),
-                mix: Mix::default(),
                 now: Instant::ZERO,
                 latencies: Arc::default(),
                 bursts: 0,
@@ -132,20 +133,27 @@ impl Engine {
 
     fn transmit_by(&mut self, port: usize, now: Instant, tx: &mut impl TxQueue) -> usize {
         let quantum = self.cx.config.transmit_quantum as usize;
+        let mix = self.cx.scheduler.mix(port, now);
         let mut written = 0;
-        self.begin_port(port, now);
         while written < quantum
-            && let Some(slot) = self.cx.scheduler.dequeue(port)
+            && let Some(next) = self.cx.scheduler.dequeue(port)
         {
+            let (slot, left) = match next {
+                Next::Scheduled(slot, left) => (slot, left),
+                Next::Held(slot) if self.qps.in_slot(slot).is_some_and(Qp::end_hold) => (slot, None),
+                // Its turn comes with its replies.
+                Next::Held(_) => continue,
+            };
             let Some(qp) = self.qps.in_slot(slot) else { continue };
-            let (frames, outcome) = qp.transmit(&mut self.cx, now, tx);
+            let mut turn = Turn { now, mix, quanta: left.unwrap_or(Quanta::of(&self.cx.config)) };
+            let (frames, left) = qp.transmit(&mut self.cx, &mut turn, tx);
             written += frames;
-            match outcome {
-                TxOutcome::Done | TxOutcome::Paced => qp.set_inactive(),
-                TxOutcome::Quantum => self.cx.scheduler.requeue(port, slot),
-                TxOutcome::Backpressure => {
+            match left {
+                Left::Nothing | Left::Later => qp.set_inactive(),
+                Left::More => self.cx.scheduler.requeue(port, slot),
+                Left::Refused => {
                     self.cx.stats.transmit_stalls.inc();
-                    self.cx.scheduler.requeue_front(port, slot);
+                    self.cx.scheduler.interrupt(port, slot, turn.quanta);
                     break;
                 }
             }
@@ -153,15 +161,11 @@ impl Engine {
         written
     }
 
-    /// Determines how messages are mixed on a port, and wakes up queue pairs whose long messages may go on.
-    #[inline]
-    fn begin_port(&mut self, port: usize, now: Instant) {
-        self.cx.mix = self.cx.scheduler.limit_mut(PortId(port as u16)).map_or(Mix::NoneLong, |limit| limit.mix(now));
-        while let Some(slot) = self.cx.scheduler.take_held(port, now) {
-            if let Some(qp) = self.qps.in_slot(slot) {
-                qp.end_hold(&mut self.cx);
-            }
-        }
+    /// Bytes of long messages of reliable connections that are outstanding on a port: those of SENDs and WRITEs, and those of
+    /// responses to READs. What a timeout has declared lost is not.
+    pub fn long_outstanding(&self, port: PortId) -> [u64; 2] {
+        let outstanding = self.cx.scheduler.limit(port).map(LongLimit::outstanding).unwrap_or_default();
+        [outstanding.out, outstanding.in_]
     }
 
     /// Whether [`transmit`](Engine::transmit) has something to write.
@@ -181,6 +185,7 @@ impl Engine {
     /// Handles every deadline up to `now`. Call `transmit` afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.cx.now = now;
+        self.cx.scheduler.expire_limits(now);
         while let Some((at, slot)) = self.cx.timers.peek() {
             if at > now {
                 break;

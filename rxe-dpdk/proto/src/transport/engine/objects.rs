@@ -119,7 +119,7 @@ impl Engine {
     /// [`QpError::Unknown`].
     pub fn destroy_qp(&mut self, now: Instant, qpn: Qpn) -> Result<(), QpError> {
         let mut qp = self.qps.remove(now, qpn).ok_or(QpError::Unknown(qpn))?;
-        qp.forget_long(&mut self.cx);
+        qp.leave_limit(&mut self.cx, now);
         self.cx.cqs.detach(qp.common.send_cq);
         self.cx.cqs.detach(qp.common.recv_cq);
         self.cx.keys.release_pd(qp.common.pd);

@@ -2,12 +2,12 @@
 
 use crate::prefetch;
 use crate::time::Instant;
-use crate::transport::context::{Context, TxOutcome};
-use crate::transport::long_limit::Mix;
-use crate::transport::requester::Turn;
+use crate::transport::context::Context;
+use crate::transport::long_limit::{Direction, LongBudget, LongLimit, Mix, Outstanding};
 use crate::transport::responder::{FatalError, Undelivered};
+use crate::transport::send_policy::{Left, Turn};
 use crate::transport::{AsyncEvent, CongestionControl, QpState, QpType, RequestRefusal};
-use crate::wire::{DropReason, RocePacket, TxQueue};
+use crate::wire::{DropReason, PortId, RocePacket, TxQueue};
 
 use super::Qp;
 
@@ -100,7 +100,7 @@ impl Qp {
         cx.stats.ecn_marked.inc();
         // There is no known path back to the sender of a datagram.
         // compliance.md [UD-NO-CNP]: A marked datagram is counted, but its sender gets no congestion notification.
-        if self.link.is_some() && self.congestion.marked(now, cx.config.cnp_interval) {
+        if self.link.is_some() && self.notifier.marked(now, cx.config.cnp_interval) {
             self.activate(cx);
         }
     }
@@ -111,7 +111,7 @@ impl Qp {
         cx.stats.cnps_rcvd.inc();
         // Datagrams of one queue pair go to many places.
         let control = if self.link.is_some() { &cx.config.congestion } else { &CongestionControl::Off };
-        self.congestion.notified(control, now);
+        self.policy.notified(control, now);
     }
 
     /// Handles a response whose source, partition and ICRC have been checked.
@@ -122,11 +122,8 @@ impl Qp {
             self.fail(cx, failure.cause, failure.wqe(), None);
             return;
         }
-        if cx.mix == Mix::Limited || self.charge.packets > 0 {
-            self.long_answered(cx, now);
-        }
-        if let Some(delay) = &self.requester.delay {
-            self.congestion.set_rate(delay.rate(self.common.mtu));
+        if cx.scheduler.is_limited() || self.policy.follows_answers() {
+            self.answered(cx, now);
         }
         self.arm_retransmit_timer(cx);
         if self.requester.has_unsent() && self.may_request() {
@@ -139,12 +136,15 @@ impl Qp {
 
     /// Handles expired deadlines: rate, retransmission, keep-alive.
     pub(in crate::transport) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
-        if self.congestion.resume(now) {
+        if self.policy.resume(now) {
             self.activate(cx);
         }
-        if self.requester.deadline.is_some_and(|at| at <= now) {
+        if self.requester.deadline().is_some_and(|at| at <= now) {
             match self.requester.handle_timeout(cx, now) {
-                Ok(()) => self.activate(cx),
+                Ok(()) => {
+                    self.answered(cx, now);
+                    self.activate(cx);
+                }
                 Err(failure) => self.fail(cx, failure.cause, failure.wqe(), None),
             }
         }
@@ -156,101 +156,184 @@ impl Qp {
         }
     }
 
-    /// Writes up to one quantum of replies, which the peer waits for, then one of requests; less if the rate is limited.
+    /// Writes what is left of a turn: replies, which the peer waits for, then requests. Returns the number of packets, and what is
+    /// left to send; `turn` is what is left of it.
     // Called per packet, from one place.
     #[inline(always)]
     pub(in crate::transport) fn transmit(
         &mut self,
         cx: &mut Context,
-        now: Instant,
+        turn: &mut Turn,
         tx: &mut impl TxQueue,
-    ) -> (usize, TxOutcome) {
-        let room = if self.congestion.is_limited() { self.room(cx, now) } else { usize::MAX };
-        let (written, outcome) = self.write_packets(cx, now, tx, room);
-        // `room` may have ended the limit.
-        if self.congestion.is_limited() { (written, self.pace(cx, now, outcome)) } else { (written, outcome) }
+    ) -> (usize, Left) {
+        let room = if self.policy.is_paced() { self.room(cx, turn.now) } else { None };
+        let (written, left) = self.write_packets(cx, turn, tx, room);
+        // Asking for the room may have ended the rate.
+        if self.policy.is_paced() { (written, self.pace(cx, turn.now, left)) } else { (written, left) }
     }
 
-    /// Packets that may be written now, where the rate is limited.
+    /// Packets that the rate leaves for this turn.
     #[cold]
-    fn room(&mut self, cx: &Context, now: Instant) -> usize {
-        let room = self.congestion.room(&cx.config.congestion, now, self.common.mtu, cx.stats.sent_bytes.get());
-        room.unwrap_or(usize::MAX)
+    fn room(&mut self, cx: &Context, now: Instant) -> Option<u32> {
+        self.policy.room(&cx.config.congestion, now, self.common.mtu, cx.stats.sent_bytes.get())
     }
 
-    /// Records what was written. Returns the outcome: what is left to send waits for its time.
+    /// Records what was written. What is left to send may have to wait for its time.
     #[cold]
-    fn pace(&mut self, cx: &mut Context, now: Instant, outcome: TxOutcome) -> TxOutcome {
-        self.congestion.sent(&cx.config.congestion, now, cx.stats.sent_bytes.get());
-        if !matches!(outcome, TxOutcome::Quantum | TxOutcome::Paced) {
-            return outcome;
+    fn pace(&mut self, cx: &mut Context, now: Instant, left: Left) -> Left {
+        match self.policy.sent(&cx.config.congestion, now, cx.stats.sent_bytes.get(), left) {
+            Some(at) => {
+                cx.stats.rate_stalls.inc();
+                cx.arm_timer_at(self.common.qpn.slot(), at);
+                Left::Later
+            }
+            None if left == Left::Later => Left::More,
+            None => left,
         }
-        let Some(at) = self.congestion.wait(now) else { return TxOutcome::Quantum };
-        cx.stats.rate_stalls.inc();
-        cx.arm_timer_at(self.common.qpn.slot(), at);
-        TxOutcome::Paced
     }
 
-    /// Writes up to one quantum of replies, then one of requests, but no more than `room` responses to READs and atomics or requests.
+    /// Writes what is left of a turn, but no more than `room` packets that the rate applies to.
     #[inline(always)]
     fn write_packets(
         &mut self,
         cx: &mut Context,
-        now: Instant,
+        turn: &mut Turn,
         tx: &mut impl TxQueue,
-        room: usize,
-    ) -> (usize, TxOutcome) {
-        let (mut written, mut outcome) = (0, TxOutcome::Done);
+        mut room: Option<u32>,
+    ) -> (usize, Left) {
+        let (mut written, mut left) = (0, Left::Nothing);
         if self.requester.probe_due() {
             if !self.write_probe(cx, tx) {
-                return (0, TxOutcome::Backpressure);
+                return (0, Left::Refused);
             }
             written = 1;
         }
-        if self.responder.has_replies() || self.congestion.cnp_due() {
-            let (replies, after) = self.reply(cx, tx, room);
-            (written, outcome) = (written + replies, after);
+        if self.responder.has_replies() || self.notifier.is_due() {
+            let (replies, after) = self.reply(cx, turn, tx, &mut room);
+            (written, left) = (written + replies, after);
         }
-        if outcome == TxOutcome::Backpressure
-            || !self.requester.has_unsent()
-            || !self.state.sends()
-            || !self.may_request()
-        {
-            return (written, outcome);
+        if left == Left::Refused || !self.requester.has_unsent() || !self.state.sends() || !self.may_request() {
+            return (written, left);
         }
-        let mut quantum = room.min(cx.config.send_quantum as usize);
-        if cx.mix == Mix::Limited && self.common.qp_type == QpType::Rc {
-            match self.limited_quantum(cx) {
-                Some(limit) => quantum = quantum.min(limit),
-                None => return (written, outcome),
-            }
-        } else {
-            self.requester.lift_limit();
+        if room == Some(0) && self.requester.has_unasked() {
+            // It has stopped behind a packet that does not ask for an answer.
+            room = Some(1);
         }
         let draining = self.state == QpState::Sqd;
-        let turn = Turn { now, quantum, draining };
-        let (requests, after, failure) = match (self.common.qp_type, &self.link) {
-            (QpType::Rc, Some(link)) => self.requester.send_requests(&self.common, link, cx, tx, turn),
-            (QpType::Uc, Some(link)) => self.requester.send_unreliable(&self.common, Some(link), cx, tx, turn),
-            (QpType::Ud, _) => self.requester.send_unreliable(&self.common, None, cx, tx, turn),
-            (QpType::Rc | QpType::Uc, None) => (0, TxOutcome::Done, None),
+        let mut grant = self.policy.grant(&cx.config, turn, room, draining);
+        if turn.mix == Mix::Limited && self.common.qp_type == QpType::Rc {
+            grant.long = self.long_budget(cx);
+        }
+        let requested = match (self.common.qp_type, &self.link) {
+            (QpType::Rc, Some(link)) => self.requester.send_requests(&self.common, link, cx, tx, grant),
+            (QpType::Uc, Some(link)) => self.requester.send_unreliable(&self.common, Some(link), cx, tx, &grant),
+            (QpType::Ud, _) => self.requester.send_unreliable(&self.common, None, cx, tx, &grant),
+            (QpType::Rc | QpType::Uc, None) => return (written, left),
         };
-        written += requests;
+        written += requested.packets;
+        turn.quanta.requests -= requested.packets as u32;
         // Only requests start the retransmission timer.
-        if requests > 0 {
+        if requested.packets > 0 {
             self.arm_retransmit_timer(cx);
-            if self.requester.has_long() || cx.mix != Mix::NoneLong && self.common.qp_type == QpType::Rc {
-                self.count_long(cx, now);
+            if self.requester.has_long() || turn.mix != Mix::NoneLong && self.common.qp_type == QpType::Rc {
+                self.count_long(cx, turn);
             }
         }
-        if let Some(failure) = failure {
+        if let Some(direction) = requested.held {
+            self.hold(cx, direction);
+        }
+        if let Some(failure) = requested.failure {
             self.fail_send(cx, failure);
-            return (written, self.outcome_in_error());
+            return (written, self.left_in_error());
         }
         if draining {
             self.report_drained(cx);
         }
-        (written, if after == TxOutcome::Done { outcome } else { after })
+        (written, left.max(requested.left))
+    }
+
+    /// Whether requests may be sent: what is retransmitted does not wait for the limit of long messages.
+    #[inline]
+    fn may_request(&self) -> bool {
+        !self.policy.is_held() || self.requester.retransmits()
+    }
+
+    /// What may be sent of long messages in this turn, where the port limits them.
+    #[cold]
+    fn long_budget(&self, cx: &Context) -> Option<LongBudget> {
+        let limit = cx.scheduler.limit(self.port())?;
+        Some(self.policy.long_budget(limit, self.common.mtu, self.requester.has_unasked()))
+    }
+
+    /// The next packet waits for the limit of long messages.
+    #[cold]
+    fn hold(&mut self, cx: &mut Context, direction: Direction) {
+        cx.stats.long_stalls.inc();
+        self.policy.set_held(true);
+        cx.scheduler.hold(self.port(), direction, self.common.qpn.slot());
+        cx.scheduler.with_limit(self.port(), LongLimit::bind);
+    }
+
+    /// The queue pair has left the queue of those that wait for the limit of long messages. Returns whether its turn has come: it
+    /// may be in the schedule besides.
+    #[cold]
+    pub(in crate::transport) fn end_hold(&mut self) -> bool {
+        self.policy.set_held(false);
+        !std::mem::replace(&mut self.active, true)
+    }
+
+    /// Counts long messages that were sent, and tells the limit of a short one.
+    #[inline(never)]
+    fn count_long(&mut self, cx: &mut Context, turn: &Turn) {
+        self.settle(cx, turn.now);
+        if !self.requester.has_long() && turn.mix != Mix::NoneLong && cx.config.short_messages_first {
+            let knows_path = self.requester.knows_path;
+            if turn.mix != Mix::Limited {
+                // What was measured before there was a limit says nothing about it.
+                self.requester.take_sample();
+            }
+            cx.scheduler.with_limit(self.port(), |limit| limit.short_sent(turn.now, knows_path));
+        }
+    }
+
+    /// The peer has answered, or its time is over: tells the policy what was measured, and what is outstanding now.
+    #[inline(never)]
+    fn answered(&mut self, cx: &mut Context, now: Instant) {
+        let sample = self.requester.take_sample();
+        self.policy.answered(&cx.config, now, sample, self.requester.retries(), self.common.mtu);
+        if let Some(at) = self.policy.deadline() {
+            cx.arm_timer_at(self.common.qpn.slot(), at);
+        }
+        let was_long = self.policy.has_share();
+        self.settle(cx, now);
+        if let Some(sample) = sample
+            && !was_long
+        {
+            let shortest = self.requester.shortest_round_trip();
+            let knows_path = &mut self.requester.knows_path;
+            let port = self.link.as_ref().map_or(PortId(0), |link| link.template.port());
+            cx.scheduler.with_limit(port, |limit| *knows_path |= limit.short_answered(now, sample, shortest));
+        }
+    }
+
+    /// The sums of the port's limit follow what is outstanding.
+    pub(in crate::transport) fn settle(&mut self, cx: &mut Context, now: Instant) {
+        let port = self.port();
+        if port != self.policy.share_port() {
+            self.leave_limit(cx, now);
+        }
+        let outstanding = self.requester.long_outstanding(self.common.mtu);
+        cx.scheduler.with_limit(port, |limit| self.policy.settle(limit, port, now, outstanding));
+    }
+
+    /// Nothing of this queue pair counts for a limit any more.
+    pub(in crate::transport) fn leave_limit(&mut self, cx: &mut Context, now: Instant) {
+        let port = self.policy.share_port();
+        cx.scheduler.with_limit(port, |limit| self.policy.settle(limit, port, now, Outstanding::default()));
+    }
+
+    fn port(&self) -> PortId {
+        self.link.as_ref().map_or(self.policy.share_port(), |link| link.template.port())
     }
 
     /// Writes the keep-alive probe; false when there is no room.
@@ -259,24 +342,39 @@ impl Qp {
         self.link.as_ref().is_none_or(|link| self.requester.write_probe(link, cx, tx))
     }
 
-    /// Writes pending replies: congestion notification, responses, ACK, NAK.
-    fn reply(&mut self, cx: &mut Context, tx: &mut impl TxQueue, responses: usize) -> (usize, TxOutcome) {
-        let Some(link) = &self.link else { return (0, TxOutcome::Done) };
-        let Some(notified) = self.congestion.notify(link, cx, tx) else { return (0, TxOutcome::Backpressure) };
-        let (replies, outcome, error) = self.responder.reply(&self.common, link, cx, tx, responses);
-        let written = usize::from(notified) + replies;
-        match error {
-            None => (written, outcome),
+    /// Writes pending replies: congestion notification, responses, ACK, NAK. What of `room` is left is for requests.
+    fn reply(
+        &mut self,
+        cx: &mut Context,
+        turn: &mut Turn,
+        tx: &mut impl TxQueue,
+        room: &mut Option<u32>,
+    ) -> (usize, Left) {
+        let Some(link) = &self.link else { return (0, Left::Nothing) };
+        let Some(notified) = self.notifier.notify(link, cx, tx) else { return (0, Left::Refused) };
+        let responses = room.filter(|_| self.policy.paces_responses()).unwrap_or(u32::MAX);
+        let done = self.responder.reply(&self.common, link, cx, tx, turn.quanta.replies, responses);
+        turn.quanta.replies -= done.packets;
+        let written = usize::from(notified) + done.packets as usize;
+        if let Some(room) = room {
+            if self.policy.paces_responses() {
+                *room -= done.responses;
+            }
+            let control = u64::from(done.packets - done.responses) + u64::from(notified);
+            self.policy.replied(cx.stats.sent_bytes.get(), control * link.acks.frame_len() as u64);
+        }
+        match done.error {
+            None => (written, done.left),
             Some(FatalError { cause, receive }) => {
                 self.fail(cx, cause, None, receive);
-                (written, self.outcome_in_error())
+                (written, self.left_in_error())
             }
         }
     }
 
-    /// The outcome after a failure: a NAK may be pending.
-    fn outcome_in_error(&self) -> TxOutcome {
-        if self.responder.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }
+    /// What is left after a failure: a NAK may be pending.
+    fn left_in_error(&self) -> Left {
+        if self.responder.has_replies() { Left::More } else { Left::Nothing }
     }
 
     /// Raises the event once when everything begun has completed. Call only in SQD.

@@ -2,7 +2,6 @@
 
 mod detect;
 mod flow;
-mod long;
 mod modify;
 
 use std::fmt;
@@ -14,13 +13,13 @@ use crate::wire::{Path, PathMtu, PortId};
 
 use super::attr::{PostError, QpCaps, QpInfo, QpInit};
 use super::common::{Common, Failure};
-use super::congestion::Congestion;
+use super::congestion::Notifier;
 use super::context::Context;
 use super::link::Link;
-use super::long_limit::Charge;
 use super::recv_queue::RecvQueue;
 use super::requester::{Requester, SendQueue};
 use super::responder::{Resources, Responder};
+use super::send_policy::SendPolicy;
 use super::state::QpState;
 use super::{AsyncEvent, Latencies, QpErrorCause, QpType, Qpn, RecvWr, SendWr, Wait, WcOpcode, WcStatus};
 
@@ -52,11 +51,8 @@ pub(super) struct Qp {
     pub(super) detection: Option<PeerDetection>,
     /// The path to the peer (RC and UC).
     pub(super) link: Option<Link>,
-    pub(super) congestion: Congestion,
-    /// Requests wait for the limit of long messages.
-    held: bool,
-    /// Packets outstanding that count for that limit.
-    charge: Charge,
+    notifier: Notifier,
+    policy: SendPolicy,
     pub(super) responder: Responder,
     pub(super) requester: Requester,
     caps: QpCaps,
@@ -92,9 +88,8 @@ impl Qp {
             drained: false,
             detection: None,
             link: None,
-            held: false,
-            charge: Charge::default(),
-            congestion: Congestion::default(),
+            notifier: Notifier::default(),
+            policy: SendPolicy::default(),
             responder: Responder::new(rq),
             requester: Requester::new(SendQueue::new(caps.max_send_wr, caps.max_send_sge, caps.max_inline_data)),
             caps,
@@ -133,9 +128,9 @@ impl Qp {
             recv_queued: self.responder.rq.len(),
             peer_not_ready: self.requester.rnr_wait.is_some(),
             rtt: self.requester.rtt(),
-            cnps: self.congestion.counts(),
-            rate: self.congestion.rate(),
-            window: self.requester.window(cx),
+            cnps: (self.policy.notifications(), self.notifier.sent()),
+            rate: self.policy.rate(),
+            window: self.policy.window(&cx.config),
             established: self.established,
             waits: self.waits(cx),
             sends: self.requester.progress(),
@@ -159,13 +154,15 @@ impl Qp {
         let sends = match self.state {
             QpState::Reset | QpState::Init | QpState::Sqe | QpState::Error => return Wait::State,
             QpState::Rtr => Wait::Nothing,
-            QpState::Rts | QpState::Sqd => self.requester.waits_for(cx, self.state == QpState::Sqd),
+            QpState::Rts | QpState::Sqd => {
+                self.requester.waits_for(self.policy.window(&cx.config), self.state == QpState::Sqd)
+            }
         };
         match sends {
-            Wait::Turn if self.held => Wait::ShortMessages,
-            Wait::Turn if self.congestion.deadline().is_some() => Wait::Rate,
+            Wait::Turn if self.policy.is_held() => Wait::ShortMessages,
+            Wait::Turn if self.policy.deadline().is_some() => Wait::Rate,
             Wait::Nothing if self.responder.lacks_receive() => Wait::Receive,
-            Wait::Nothing if self.responder.has_responses_due() && self.congestion.deadline().is_some() => Wait::Rate,
+            Wait::Nothing if self.responder.has_responses_due() && self.policy.deadline().is_some() => Wait::Rate,
             Wait::Nothing if self.responder.has_replies() => Wait::Turn,
             wait => wait,
         }
@@ -185,14 +182,14 @@ impl Qp {
     /// Arms the timer for the retransmission deadline.
     #[inline]
     pub(super) fn arm_retransmit_timer(&self, cx: &mut Context) {
-        if let Some(deadline) = self.requester.deadline {
+        if let Some(deadline) = self.requester.deadline() {
             cx.arm_timer_at(self.common.qpn.slot(), deadline);
         }
     }
 
     /// The earliest deadline: retransmission, keep-alive or rate.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let deadlines = [self.requester.deadline, self.requester.keep_alive_at(), self.congestion.deadline()];
+        let deadlines = [self.requester.deadline(), self.requester.keep_alive_at(), self.policy.deadline()];
         deadlines.into_iter().flatten().min()
     }
 

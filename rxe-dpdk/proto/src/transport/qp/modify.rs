@@ -2,9 +2,10 @@
 
 use crate::time::Instant;
 use crate::transport::attr::{QpError, check_limit};
-use crate::transport::congestion::Congestion;
+use crate::transport::congestion::Notifier;
 use crate::transport::context::Context;
 use crate::transport::link::Link;
+use crate::transport::send_policy::SendPolicy;
 use crate::transport::state::{QpState, QpTransition};
 use crate::transport::{AsyncEvent, EngineConfig, QpAttrChange, QpType, RtrAttr, RtsAttr, WcStatus};
 
@@ -105,7 +106,12 @@ impl Qp {
             }
             QpTransition::ToRtr(attr) => self.ready_to_receive(cx, attr),
             QpTransition::ToRtrDatagram { path_mtu } => self.common.mtu = path_mtu.bytes() as u32,
-            QpTransition::ToRts(attr) => self.requester.start(&bounded_rts(&cx.config, attr), &cx.config),
+            QpTransition::ToRts(attr) => {
+                self.requester.start(&bounded_rts(&cx.config, attr), &cx.config);
+                if self.common.qp_type == QpType::Rc {
+                    self.policy.start(&cx.config);
+                }
+            }
             QpTransition::ToRtsDatagram { sq_psn } => self.requester.start_at(sq_psn),
             QpTransition::Resume => {
                 self.drained = false;
@@ -139,11 +145,12 @@ impl Qp {
     fn reset(&mut self, cx: &mut Context) {
         self.responder.reset();
         self.requester.reset();
-        self.forget_long(cx);
+        self.settle(cx, cx.now);
         // compliance.md [MEM-WINDOW-QP-END]: The type 2 windows of a queue pair are unbound when it is reset or
         // destroyed.
         cx.keys.unbind_windows_of(self.common.qpn.get());
-        self.congestion = Congestion::default();
+        self.notifier = Notifier::default();
+        self.policy = SendPolicy::default();
         self.detection = None;
         self.link = None;
         self.common.port = None;
@@ -179,7 +186,7 @@ impl Qp {
     pub(super) fn enter_error(&mut self, cx: &mut Context, send: Option<(u64, WcStatus)>, receive: Option<WcStatus>) {
         self.state = QpState::Error;
         self.requester.flush(&self.common, cx, send);
-        self.forget_long(cx);
+        self.settle(cx, cx.now);
         self.responder.flush(&self.common, cx, receive);
         if self.common.srq.is_some() {
             // compliance.md [SRQ-LAST-WQE]: A queue pair in error with a shared receive queue raises the last-WQE

@@ -45,7 +45,7 @@ impl Requester {
     /// The peer has answered none of the probes.
     pub(in crate::transport) fn probe_peer(&mut self, cx: &Context, now: Instant, served: u64) -> Result<(), Failure> {
         // Outstanding requests detect a dead peer by their own timeout, if they have one.
-        let timed = self.una < self.sent && self.ack_timeout.is_some();
+        let timed = self.una < self.sent && self.timer.ack_timeout().is_some();
         let seen = (served, self.una.count());
         let Some(watched) = &mut self.keep_alive else { return Ok(()) };
         if watched.seen != seen || timed {

@@ -26,7 +26,7 @@ impl Requester {
             return Sent::Blocked;
         }
         // compliance.md [RC-REQ-FENCE]: A fenced work request waits for all READs and atomics before it.
-        if wqe.is_fenced() && self.rd_outstanding > 0 {
+        if wqe.is_fenced() && self.reads.outstanding() > 0 {
             cx.stats.fence_stalls.inc();
             return Sent::Blocked;
         }

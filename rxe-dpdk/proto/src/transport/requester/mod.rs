@@ -16,12 +16,12 @@ mod credits;
 mod flush;
 mod keep_alive;
 mod local;
-mod long;
 mod packet;
-mod retransmit;
+mod reads;
 mod rnr;
 mod rtt;
 mod send_queue;
+mod timer;
 mod unreliable;
 mod wait;
 
@@ -29,21 +29,24 @@ use crate::time::{Duration, Instant};
 use crate::wire::{Psn, TxQueue};
 
 use super::common::{Common, Failure, packets_of};
-use super::context::{Context, TxOutcome};
-use super::delay_window::DelayWindow;
+use super::context::Context;
 use super::link::Link;
+use super::long_limit::{Direction, Outstanding};
+use super::send_policy::{Grant, Left};
 use super::seq::Seq;
 use super::work::OpTraits;
 use super::{
-    CongestionControl, EngineConfig, PostError, QpAttrChange, RtsAttr, SendFlags, SendOp, SendProgress, SendWr,
-    WcStatus, sge,
+    EngineConfig, PostError, QpAttrChange, QpErrorCause, RtsAttr, SendFlags, SendOp, SendProgress, SendWr, WcStatus,
+    sge,
 };
 
 use credits::Credits;
 use packet::Sent;
+use reads::Reads;
 pub(super) use rnr::RNR_RETRY_INFINITE;
-use rtt::RoundTrip;
+use send_queue::LongTotals;
 pub(super) use send_queue::{SendQueue, SendWqe};
+use timer::{Expiry, RetransmitTimer};
 
 /// Most PSNs between the oldest unacknowledged one and the newest: less than half the space, so that they compare.
 const MAX_SPAN: u64 = (1 << 23) - 1;
@@ -71,33 +74,14 @@ pub(super) struct Requester {
     /// Messages posted, modulo 2^24: the SSN of the newest one.
     ssn: u32,
     credits: Credits,
-    /// READs and atomics outstanding.
-    pub(super) rd_outstanding: u32,
-    max_rd_atomic: u32,
-    /// Packets written since the last one with AckReq.
-    since_ack: u32,
-    /// The limit where long messages are limited: an ACK is requested after that many, and a READ is requested in parts of it.
-    part: u32,
+    reads: Reads,
+    /// Packets of long messages that were posted.
+    long_posted: LongTotals,
     /// The end of the newest message of several packets that was begun.
     long_end: Seq,
-    /// Packets of such messages below are taken for lost: they do not count for the limit.
-    long_from: Seq,
-    /// The end of those that were charged last.
-    long_charged: Seq,
-    rtt: RoundTrip,
-    /// The window of delay-based congestion control.
-    pub(super) delay: Option<Box<DelayWindow>>,
-    /// Its packets; without it as many as there can be.
-    delay_window: u32,
-    /// Packets below were retransmitted after a timeout. Either copy may be acknowledged, so no RTT sample is taken
-    /// (Karn's rule).
-    untimed: Seq,
-    /// The current retransmission timeout in nanoseconds.
-    timeout: u64,
-    /// The local ACK timeout: nanoseconds without progress that use up a retry; `None` waits for ever.
-    ack_timeout: Option<u64>,
-    /// When the ACK timeout expires.
-    expires: Instant,
+    timer: RetransmitTimer,
+    /// A round trip was measured that was that of the path, and not of long messages of the port.
+    pub(super) knows_path: bool,
     retry_cnt: u8,
     rnr_retry: u8,
     pub(super) retries_left: u8,
@@ -113,22 +97,20 @@ pub(super) struct Requester {
     pub(super) rnr_wait: Option<RnrWait>,
     /// The message that got the last RNR NAK, and how many further ones it has got in a row.
     rnr_row: (Option<Seq>, u32),
-    /// Deadline of the retransmission timer.
-    pub(super) deadline: Option<Instant>,
     /// Times that the cursor went back to retransmit.
     retries: u64,
     /// Keep-alive state, if enabled.
     keep_alive: Option<Box<keep_alive::PeerProbe>>,
 }
 
-/// A queue pair's turn to write requests.
-#[derive(Clone, Copy)]
-pub(super) struct Turn {
-    pub(super) now: Instant,
-    /// Packets to be written at most.
-    pub(super) quantum: usize,
-    /// The send queue is being drained (SQD).
-    pub(super) draining: bool,
+/// What a requester did in a turn.
+pub(super) struct Requested {
+    /// Packets written.
+    pub(super) packets: usize,
+    pub(super) left: Left,
+    /// The next packet is one of a long message and waits for the limit of these.
+    pub(super) held: Option<Direction>,
+    pub(super) failure: Option<Failure>,
 }
 
 /// The wait after an RNR NAK.
@@ -153,20 +135,11 @@ impl Requester {
             next: start,
             ssn: 0,
             credits: Credits::default(),
-            rd_outstanding: 0,
-            max_rd_atomic: 0,
-            since_ack: 0,
-            part: u32::MAX,
+            reads: Reads::default(),
+            long_posted: LongTotals::default(),
             long_end: start,
-            long_from: start,
-            long_charged: start,
-            rtt: RoundTrip::default(),
-            delay: None,
-            delay_window: u32::MAX,
-            untimed: start,
-            timeout: 0,
-            ack_timeout: None,
-            expires: Instant::ZERO,
+            timer: RetransmitTimer::new(start),
+            knows_path: false,
             retry_cnt: 0,
             rnr_retry: 0,
             retries_left: 0,
@@ -176,7 +149,6 @@ impl Requester {
             beyond_gap: None,
             rnr_wait: None,
             rnr_row: (None, 0),
-            deadline: None,
             retries: 0,
             keep_alive: None,
         }
@@ -185,11 +157,8 @@ impl Requester {
     /// Starts at the PSN and with the attributes of RTS.
     pub(super) fn start(&mut self, attr: &RtsAttr, config: &EngineConfig) {
         self.start_at(attr.sq_psn);
-        self.delay = matches!(config.congestion, CongestionControl::Delay(_)).then(|| Box::new(DelayWindow::new()));
-        self.follow_delay();
-        self.max_rd_atomic = u32::from(attr.max_rd_atomic);
-        self.ack_timeout = retransmit::ack_timeout(attr.timeout);
-        self.set_timeout(config);
+        self.reads.start(attr.max_rd_atomic);
+        self.timer.start(self.una, attr.timeout, config);
         // compliance.md [RC-REQ-RETRY-7]: retry_cnt 7 means seven retries, not unlimited ones.
         (self.retry_cnt, self.retries_left) = (attr.retry_cnt, attr.retry_cnt);
         (self.rnr_retry, self.rnr_retries_left) = (attr.rnr_retry, attr.rnr_retry);
@@ -199,8 +168,7 @@ impl Requester {
     pub(super) fn start_at(&mut self, psn: Psn) {
         let start = Seq::start(psn);
         (self.una, self.cursor, self.sent, self.next) = (start, start, start, start);
-        (self.before_retry, self.untimed) = (start, start);
-        (self.long_end, self.long_from, self.long_charged) = (start, start, start);
+        (self.before_retry, self.long_end) = (start, start);
         self.cursor_wqe = self.sq.tail();
     }
 
@@ -213,12 +181,10 @@ impl Requester {
             (self.rnr_retry, self.rnr_retries_left) = (rnr_retry, rnr_retry);
         }
         if let Some(max_rd_atomic) = change.max_rd_atomic {
-            self.max_rd_atomic = u32::from(max_rd_atomic);
+            self.reads.set_max(max_rd_atomic);
         }
         if let Some(timeout) = change.timeout {
-            self.ack_timeout = retransmit::ack_timeout(timeout);
-            self.set_timeout(&cx.config);
-            self.rearm(now);
+            self.timer.set_ack_timeout(now, self.una, timeout, &cx.config);
         }
         change.timeout.is_some() || change.max_rd_atomic.is_some()
     }
@@ -258,7 +224,7 @@ impl Requester {
 
     /// The code of the ACK timeout.
     pub(super) fn timeout_code(&self) -> u8 {
-        self.ack_timeout.map_or(0, retransmit::code_of)
+        self.timer.code()
     }
 
     pub(super) fn una_psn(&self) -> Psn {
@@ -277,38 +243,77 @@ impl Requester {
             packets: self.una.count(),
             completed: self.sq.head(),
             unacked: self.sent.since(self.una),
-            rd_outstanding: self.rd_outstanding,
-            max_rd_atomic: self.max_rd_atomic,
+            rd_outstanding: self.reads.outstanding(),
+            max_rd_atomic: self.reads.max(),
             retries: self.retries,
             retries_left: self.retries_left,
             retry_cnt: self.retry_cnt,
             rnr_retries_left: self.rnr_retries_left,
             rnr_retry: self.rnr_retry,
-            timeout: Duration::from_nanos(self.timeout),
-            ack_timeout: self.ack_timeout.map(Duration::from_nanos),
+            timeout: self.timer.timeout(),
+            ack_timeout: self.timer.ack_timeout(),
         }
-    }
-
-    /// Packets that may be outstanding.
-    #[inline]
-    pub(super) fn window(&self, cx: &Context) -> u32 {
-        self.delay_window.min(cx.config.window)
-    }
-
-    /// Packets after which an ACK is requested: at most half of the window, which may become half as long before the ACK comes.
-    #[inline]
-    fn ack_every(&self, cx: &Context) -> u32 {
-        (self.delay_window / 2).min(cx.config.ack_every).min(self.part)
-    }
-
-    /// Follows the window of delay-based control.
-    fn follow_delay(&mut self) {
-        self.delay_window = self.delay.as_deref().map_or(u32::MAX, DelayWindow::packets);
     }
 
     /// The measured round trip time.
     pub(super) fn rtt(&self) -> Option<Duration> {
-        self.rtt.mean()
+        self.timer.mean()
+    }
+
+    /// The shortest round trip that was measured, in nanoseconds; 0 before the first one.
+    pub(super) fn shortest_round_trip(&self) -> u64 {
+        self.timer.shortest()
+    }
+
+    /// The round trip that was measured last, in nanoseconds, if it was not taken before.
+    #[inline]
+    pub(super) fn take_sample(&mut self) -> Option<u64> {
+        self.timer.take_sample()
+    }
+
+    /// Times that sending went back to retransmit.
+    pub(super) fn retries(&self) -> u64 {
+        self.retries
+    }
+
+    /// When the wait after an RNR NAK or the retransmission timer ends.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.rnr_wait {
+            None => self.timer.deadline(),
+            Some(wait) => Some(wait.until),
+        }
+    }
+
+    /// Whether packets are outstanding behind the last one that asks for an answer.
+    pub(super) fn has_unasked(&self) -> bool {
+        self.timer.unasked(self.una, self.cursor) > 0
+    }
+
+    /// Whether long messages are outstanding.
+    #[inline]
+    pub(super) fn has_long(&self) -> bool {
+        self.una < self.long_end
+    }
+
+    /// Bytes of long messages that are under way, of packets of `mtu` bytes. What is taken for lost is not.
+    pub(super) fn long_outstanding(&self, mtu: u32) -> Outstanding {
+        if self.una >= self.long_end {
+            return Outstanding::default();
+        }
+        let (from, to) = (self.long_before(self.una, self.sq.head()), self.long_before(self.cursor, self.cursor_wqe));
+        let bytes = |from: u32, to: u32| u64::from(to.wrapping_sub(from)) * u64::from(mtu);
+        Outstanding { out: bytes(from.sends, to.sends), in_: bytes(from.reads, to.reads) }
+    }
+
+    /// Packets of long messages before the one at `psn`, which is of the work request of this number.
+    fn long_before(&self, psn: Seq, number: u64) -> LongTotals {
+        let Some(wqe) = self.sq.get(number) else { return self.long_posted };
+        let mut totals = wqe.long_before;
+        if wqe.packets > 1 {
+            totals.add(wqe.is(OpTraits::RETURNS_DATA), psn.since(wqe.first) as u32);
+        }
+        totals
     }
 
     /// Checks a work request and puts it into the queue.
@@ -322,11 +327,14 @@ impl Requester {
     ) -> Result<(), PostError> {
         let wqe = self.check(common, cx, wr, inline)?;
         // compliance.md [RC-REQ-POST-CHECK]: A work request that can never be sent is refused when posted.
-        if wqe.is(OpTraits::WANTS_RESPONSE) && self.max_rd_atomic == 0 {
+        if wqe.is(OpTraits::WANTS_RESPONSE) && self.reads.max() == 0 {
             return Err(PostError::NoReadResources);
         }
         self.next = wqe.end();
         self.ssn = wqe.ssn;
+        if wqe.packets > 1 {
+            self.long_posted.add(wqe.is(OpTraits::RETURNS_DATA), wqe.packets);
+        }
         self.sq.push(wqe, wr.sges, inline.unwrap_or_default());
         Ok(())
     }
@@ -392,6 +400,7 @@ impl Requester {
             op: wr.op,
             first: self.next,
             packets,
+            long_before: self.long_posted,
             ssn: self.ssn.wrapping_add(is_message) & 0xFF_FFFF,
             length,
             num_sge: wr.sges.len() as u8,
@@ -406,21 +415,76 @@ impl Requester {
     /// otherwise a timeout suggests it.
     pub(super) fn rewind(&mut self, cx: &Context, now: Instant, known_lost: bool) {
         self.retries += 1;
-        self.measure(cx, now);
-        if let Some(delay) = &mut self.delay {
-            delay.lost(now);
-            self.follow_delay();
-        }
-        // compliance.md [RC-REQ-RTT-KARN]: One packet at a time is timed, none that was retransmitted after a timeout.
-        self.rtt.forget();
-        self.untimed = if known_lost { self.una } else { self.sent };
+        self.timer.measure(now, self.una, &cx.stats, &cx.config);
+        self.timer.go_back(now, self.una, self.sent, known_lost);
+        self.reads.go_back();
         self.forget_probe();
         self.cursor = self.una;
         self.cursor_wqe = self.sq.head();
         self.before_retry = self.sent;
-        self.rd_outstanding = 0;
-        self.since_ack = 0;
         self.beyond_gap = None;
+    }
+
+    /// Whether a part of the oldest READ, and not all of it, ends with `psn`.
+    #[inline]
+    pub(super) fn ends_part(&self, psn: Seq) -> bool {
+        self.reads.is_part_end(psn.add(1))
+    }
+
+    /// The part of a READ that ends with `psn` is answered.
+    #[cold]
+    pub(super) fn part_answered(&mut self, psn: Seq) {
+        self.reads.part_answered(psn.add(1), psn < self.cursor);
+    }
+
+    /// The ACK timeout begins again.
+    pub(super) fn expect_progress(&mut self, now: Instant) {
+        self.timer.expect_progress(now);
+    }
+
+    /// A response has acknowledged something.
+    #[inline]
+    pub(super) fn progressed(&mut self, cx: &Context, now: Instant) {
+        if self.timer.progressed(now, self.una, &cx.stats, &cx.config) {
+            self.knows_path |= !cx.scheduler.has_long();
+        }
+    }
+
+    /// Handles a READ or atomic response that did not move `una`. While the peer still answers requests from before the
+    /// last retry, it has not processed the retransmission yet.
+    #[inline]
+    pub(super) fn still_answering(&mut self, cx: &Context, psn: Seq, now: Instant) {
+        if psn < self.before_retry {
+            self.timer.still_answering(now, &cx.config);
+        }
+    }
+
+    /// Handles the end of the wait after an RNR NAK, or the expired retransmission timer.
+    ///
+    /// # Errors
+    /// The failure of the oldest work request when all retries are used up.
+    pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) -> Result<(), Failure> {
+        if self.rnr_wait.take().is_some() {
+            return Ok(());
+        }
+        cx.stats.timeouts.inc();
+        if self.timer.expire(now, &cx.config) == Expiry::AckTimeout {
+            // compliance.md [RC-REQ-RETRY-COUNT]: Each whole ACK timeout without progress uses up a retry.
+            if self.retries_left == 0 {
+                cx.stats.retry_exceeded_err.inc();
+                return Err(Failure::of(self.sq.head(), WcStatus::RetryExcErr, QpErrorCause::RetryExceeded));
+            }
+            self.retries_left -= 1;
+            self.nak_counted = false;
+            self.timer.expect_progress(now);
+        }
+        cx.stats.completer_retry_err.inc();
+        // The last retransmission is lost, too: the next NAK counts again.
+        // compliance.md [RC-REQ-TIMEOUT]: When the retransmission timeout expires, everything from the first
+        // unacknowledged PSN on is retransmitted, also from the middle of a message.
+        self.retried = None;
+        self.rewind(cx, now, false);
+        Ok(())
     }
 
     /// Acknowledges everything before `psn`. That is progress: all retries are restored.
@@ -451,7 +515,7 @@ impl Requester {
         let number = self.sq.head();
         let wqe = self.sq.pop()?;
         if wqe.is(OpTraits::WANTS_RESPONSE) && number < self.cursor_wqe {
-            self.rd_outstanding = self.rd_outstanding.saturating_sub(1);
+            self.reads.answered(true);
         }
         // A late answer may overtake a retry.
         self.cursor_wqe = self.cursor_wqe.max(number + 1);
@@ -472,44 +536,44 @@ impl Requester {
         }
         (self.una, self.cursor, self.sent) = (self.next, self.next, self.next);
         self.cursor_wqe = self.sq.tail();
-        self.rd_outstanding = 0;
+        self.reads.clear();
         self.rnr_wait = None;
-        self.deadline = None;
+        self.timer.stop();
         self.keep_alive = None;
     }
 }
 
 impl Requester {
-    /// Writes up to a quantum of request packets. Returns the number of packets, why it stopped, and the failure, if
-    /// any.
+    /// Writes request packets, as many as are granted.
     pub(super) fn send_requests(
         &mut self,
         common: &Common,
         link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        Turn { now, quantum, draining }: Turn,
-    ) -> (usize, TxOutcome, Option<Failure>) {
-        let mut written = 0;
-        let (outcome, failure) = loop {
-            if !self.has_unsent() {
-                break (TxOutcome::Done, None);
+        mut grant: Grant,
+    ) -> Requested {
+        let mut requested = Requested { packets: 0, left: Left::Nothing, held: None, failure: None };
+        while self.has_unsent() {
+            if grant.packets == 0 {
+                requested.left = Left::More;
+                break;
             }
-            if written >= quantum {
-                break (TxOutcome::Quantum, None);
+            match self.send_one(common, link, cx, tx, &mut grant) {
+                Sent::Written => {
+                    requested.packets += 1;
+                    grant.packets -= 1;
+                    continue;
+                }
+                Sent::Local => continue,
+                Sent::Blocked => {}
+                Sent::Held(direction) => requested.held = Some(direction),
+                Sent::Backpressure => requested.left = Left::Refused,
+                Sent::Failed(failure) => requested.failure = Some(failure),
             }
-            match self.send_one(common, link, cx, now, tx, draining) {
-                Sent::Written => written += 1,
-                Sent::Local => {}
-                Sent::Blocked => break (TxOutcome::Done, None),
-                Sent::Backpressure => break (TxOutcome::Backpressure, None),
-                Sent::Failed(failure) => break (TxOutcome::Done, Some(failure)),
-            }
-        };
-        if written > 0 && self.deadline.is_none() {
-            self.rearm(now);
+            break;
         }
-        (written, outcome, failure)
+        requested
     }
 }
 

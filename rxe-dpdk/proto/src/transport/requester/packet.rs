@@ -1,10 +1,12 @@
 //! Writes request packets.
 
 use crate::mem::{Access, KeyTable};
-use crate::time::Instant;
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
+use crate::transport::long_limit::{Direction, LongBudget};
+use crate::transport::send_policy::Grant;
+use crate::transport::seq::Seq;
 use crate::transport::sge::Source;
 use crate::transport::work::OpTraits;
 use crate::transport::{QpErrorCause, RemoteAddr, SendFlags, SendOp, Wait, WcStatus, sge};
@@ -19,6 +21,8 @@ pub(super) enum Sent {
     Local,
     /// There is none, or it has to wait for a response.
     Blocked,
+    /// It is of a long message, and waits for the limit of these.
+    Held(Direction),
     /// The port takes no more packets now.
     Backpressure,
     /// A work request failed.
@@ -33,9 +37,8 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
-        now: Instant,
         tx: &mut impl TxQueue,
-        draining: bool,
+        grant: &mut Grant,
     ) -> Sent {
         if self.rnr_wait.is_some() {
             return Sent::Blocked;
@@ -43,35 +46,40 @@ impl Requester {
         let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
         if wqe.is(OpTraits::LOCAL) {
             let wqe = *wqe;
-            return self.local_operation(&wqe, common, cx, draining);
+            return self.local_operation(&wqe, common, cx, grant.draining);
         }
-        if let Some(stall) = self.stall(wqe, cx, draining) {
+        if let Some(stall) = self.stall(wqe, cx, grant) {
+            return stall;
+        }
+        if let Some(budget) = grant.long
+            && let Some(stall) = self.limited(wqe, budget)
+        {
             return stall;
         }
         if !wqe.is(OpTraits::WANTS_RESPONSE) {
             return match wqe.op {
                 SendOp::Send { imm: None } | SendOp::Write { imm: None, .. } if wqe.packets == 1 => {
-                    self.send_whole_message(common, link, cx, now, tx)
+                    self.send_whole_message(common, link, cx, tx, grant)
                 }
-                _ => self.send_message(common, link, cx, now, tx),
+                _ => self.send_message(common, link, cx, tx, grant),
             };
         }
         if let SendOp::Read { .. } = wqe.op {
-            return self.send_read(common, link, cx, now, tx);
+            return self.send_read(common, link, cx, tx, grant);
         }
         let wqe = *wqe;
         match wqe.op {
             SendOp::Flush { .. } | SendOp::AtomicWrite { .. } => {
-                self.send_flush_or_atomic_write(&wqe, common, link, cx, now, tx)
+                self.send_flush_or_atomic_write(&wqe, common, link, cx, tx, grant)
             }
-            _ => self.send_atomic(&wqe, common, link, cx, now, tx),
+            _ => self.send_atomic(&wqe, common, link, cx, tx, grant),
         }
     }
 
     /// Counts why the packet at the cursor has to wait, if it has to.
     #[inline]
-    fn stall(&self, wqe: &SendWqe, cx: &Context, draining: bool) -> Option<Sent> {
-        match self.blocked_by(wqe, cx, draining)? {
+    fn stall(&self, wqe: &SendWqe, cx: &Context, grant: &Grant) -> Option<Sent> {
+        match self.blocked_by(wqe, grant.window, grant.draining)? {
             Wait::Window => cx.stats.window_stalls.inc(),
             Wait::Credit => cx.stats.credit_stalls.inc(),
             Wait::Fence => cx.stats.fence_stalls.inc(),
@@ -79,6 +87,23 @@ impl Requester {
             _ => {}
         }
         Some(Sent::Blocked)
+    }
+
+    /// Whether the packet at the cursor has to wait, where long messages are limited. What is sent again does not, as it was
+    /// within the limit before; but of what a timeout repeats only the first packet goes out until the peer answers, which may be
+    /// gone.
+    #[cold]
+    fn limited(&self, wqe: &SendWqe, budget: LongBudget) -> Option<Sent> {
+        if self.retransmits() {
+            let awaits_first = self.timer.is_repeating() && self.cursor > self.una;
+            return awaits_first.then_some(Sent::Blocked);
+        }
+        if wqe.packets < 2 {
+            return None;
+        }
+        let is_read = wqe.is(OpTraits::RETURNS_DATA);
+        let (left, direction) = if is_read { (budget.in_, Direction::In) } else { (budget.out, Direction::Out) };
+        (left == 0).then_some(Sent::Held(direction))
     }
 
     /// Fails the work request at the cursor because of a bad key, but only when it is the oldest, so that earlier
@@ -116,14 +141,14 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
-        now: Instant,
         tx: &mut impl TxQueue,
+        grant: &mut Grant,
     ) -> Sent {
         let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
         let Some(source) = self.source(wqe, common, &cx.keys, 0, wqe.length) else { return self.bad_key(wqe) };
         let is_probe = self.lacks_credit(wqe);
         // compliance.md [RC-REQ-ACKREQ]: AckReq is set in the last packet of a message, in every n-th packet, and in
-        // the packet that closes the window.
+        // the packet after which sending stops.
         // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
         let flags = Flags { solicited: wqe.flags.contains(SendFlags::SOLICITED), ack_req: true };
         let (psn, len) = (self.cursor.psn(), wqe.length as usize);
@@ -149,13 +174,12 @@ impl Requester {
         if !filled {
             return self.bad_key(wqe);
         }
-        self.since_ack = 0;
         // compliance.md [RC-REQ-CREDIT-PROBE]: Beyond the limit and with nothing outstanding, the first packet is sent
         // alone with AckReq.
         if is_probe {
             self.probed(cx);
         }
-        self.written(cx, Some(now), 1, true);
+        self.written(cx, Some(grant), self.cursor.add(1), true);
         Sent::Written
     }
 
@@ -166,8 +190,8 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
-        now: Instant,
         tx: &mut impl TxQueue,
+        grant: &mut Grant,
     ) -> Sent {
         let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
         let offset = wqe.offset_of(self.cursor, common.mtu);
@@ -179,13 +203,15 @@ impl Requester {
         let is_probe = self.lacks_credit(wqe);
         // The first packet of a retry: its ACK confirms early that the peer is reachable, and gives an RTT sample.
         let is_retry = self.cursor == self.una && self.cursor < self.sent;
-        // compliance.md [RC-REQ-ACKREQ]: AckReq is set in the last packet of a message, in every n-th packet, and in
-        // the packet that closes the window.
+        // compliance.md [RC-REQ-ACKREQ]: AckReq is set in the last packet of a message, in every n-th packet, and in the packet
+        // after which sending stops: the last one of the window, of what the rate leaves, and of the limit of long messages.
         let ack_req = last
             || is_probe
             || is_retry
-            || self.since_ack + 1 >= self.ack_every(cx)
-            || self.cursor.add(1).since(self.una) >= u64::from(self.window(cx));
+            || grant.packets == 1 && grant.asks_last
+            || self.timer.since_asked(self.cursor) + 1 >= u64::from(grant.ack_every)
+            || self.cursor.add(1).since(self.una) >= u64::from(grant.window)
+            || grant.long.is_some_and(|budget| budget.out == 1);
         // compliance.md [RC-REQ-SOLICITED]: The solicited bit is set in the last packet of a message only.
         let flags = Flags { solicited: last && wqe.flags.contains(SendFlags::SOLICITED), ack_req };
         // compliance.md [RC-REQ-PACKETS]: Messages are segmented at the path MTU.
@@ -213,7 +239,12 @@ impl Requester {
         if !filled {
             return self.bad_key(wqe);
         }
-        self.since_ack = if ack_req { 0 } else { self.since_ack + 1 };
+        if let Some(budget) = &mut grant.long
+            && wqe_packets > 1
+            && self.cursor >= self.sent
+        {
+            budget.out -= 1;
+        }
         if first && !last {
             self.long_end = self.long_end.max(self.cursor.add(wqe_packets));
         }
@@ -222,7 +253,7 @@ impl Requester {
         if is_probe {
             self.probed(cx);
         }
-        self.written(cx, ack_req.then_some(now), 1, last);
+        self.written(cx, ack_req.then_some(&*grant), self.cursor.add(1), last);
         Sent::Written
     }
 
@@ -233,16 +264,18 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
-        now: Instant,
         tx: &mut impl TxQueue,
+        grant: &mut Grant,
     ) -> Sent {
-        if self.limits_long() {
-            self.begin_in_parts();
-        }
         let Some((wqe, sges)) = self.sq.get_with_sges(self.cursor_wqe) else { return Sent::Blocked };
         let SendOp::Read { remote } = wqe.op else { return Sent::Blocked };
         let offset = if self.cursor == wqe.first { 0 } else { wqe.offset_of(self.cursor, common.mtu) };
-        let (end, wqe_end) = (self.read_end(wqe), wqe.end());
+        let wqe_end = wqe.end();
+        let end = match grant.long {
+            _ if self.retransmits() => self.reads.repeated_end(self.cursor, wqe_end),
+            Some(budget) if wqe.packets > 1 => self.cursor.add(budget.in_).min(wqe_end),
+            _ => wqe_end,
+        };
         let left = if end == wqe_end { wqe.length } else { wqe.offset_of(end, common.mtu) } - offset;
         if sge::check(&cx.keys, common.pd, sges, offset as usize, left as usize, Access::LOCAL_WRITE).is_err() {
             return self.bad_key(wqe);
@@ -256,8 +289,13 @@ impl Requester {
         }
         if wqe.packets > 1 {
             self.long_end = self.long_end.max(wqe_end);
+            if let Some(budget) = &mut grant.long
+                && self.cursor >= self.sent
+            {
+                budget.in_ -= end.since(self.cursor) as u32;
+            }
         }
-        self.response_expected(cx, now, end.since(self.cursor) as u32, end == wqe_end);
+        self.response_expected(cx, grant, end, end == wqe_end);
         Sent::Written
     }
 
@@ -268,8 +306,8 @@ impl Requester {
         common: &Common,
         link: &Link,
         cx: &mut Context,
-        now: Instant,
         tx: &mut impl TxQueue,
+        grant: &mut Grant,
     ) -> Sent {
         let sges = self.sq.sges(self.cursor_wqe);
         if sge::check(&cx.keys, common.pd, sges, 0, wqe.length as usize, Access::LOCAL_WRITE).is_err() {
@@ -287,30 +325,27 @@ impl Requester {
             _ => &mut packet,
         };
         packet.finish();
-        self.response_expected(cx, now, 1, true);
+        self.response_expected(cx, grant, self.cursor.add(1), true);
         Sent::Written
     }
 
-    /// Records a request that is answered by `psns` responses. `last`: nothing of its work request is left to be requested.
+    /// Records a request whose responses are those up to `end`. `last`: nothing of its work request is left to be requested.
     #[inline(always)]
-    pub(super) fn response_expected(&mut self, cx: &Context, now: Instant, psns: u32, last: bool) {
-        self.since_ack = 0;
-        self.rd_outstanding += 1;
-        self.written(cx, Some(now), psns, last);
+    pub(super) fn response_expected(&mut self, cx: &Context, grant: &Grant, end: Seq, last: bool) {
+        self.reads.requested(end, !last && !self.retransmits());
+        self.written(cx, Some(grant), end, last);
     }
 
-    /// Advances the cursor past a written packet. `ack_requested`: the time, if the peer answers it at once.
+    /// Advances the cursor past a written packet, to `end`. `asks`: the turn, if the peer answers it at once.
     #[inline(always)]
-    fn written(&mut self, cx: &Context, ack_requested: Option<Instant>, psns: u32, last: bool) {
+    fn written(&mut self, cx: &Context, asks: Option<&Grant>, end: Seq, last: bool) {
         if self.cursor < self.sent {
             cx.stats.retransmitted_pkts.inc();
         }
-        if let Some(now) = ack_requested
-            && self.cursor >= self.untimed
-        {
-            self.rtt.begin(self.cursor, now);
+        if let Some(grant) = asks {
+            self.timer.ask(grant.now, self.cursor, end, &cx.config);
         }
-        self.cursor = self.cursor.add(psns);
+        self.cursor = end;
         self.sent = self.sent.max(self.cursor);
         if last {
             self.cursor_wqe += 1;

@@ -8,8 +8,9 @@
 //! The second half of Karn's rule: the backoff after a timeout is kept until the next RTT sample. If the first response
 //! undid it, a round trip longer than the timeout would never be measured, and every packet would be sent twice.
 
+use std::num::NonZeroU64;
+
 use crate::time::{Duration, Instant};
-use crate::transport::EngineConfig;
 use crate::transport::seq::Seq;
 
 /// The minimum margin of the timeout above the round trip, in nanoseconds: one iteration of a busy caller.
@@ -21,8 +22,8 @@ const AGE: u64 = 10_000_000_000;
 /// RTT estimate, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
-    /// Smoothed round trip time (SRTT).
-    mean: u64,
+    /// Smoothed round trip time (SRTT), which is never 0.
+    mean: NonZeroU64,
     /// Smoothed deviation from it (RTTVAR).
     deviation: u64,
 }
@@ -35,8 +36,6 @@ pub(super) struct RoundTrip {
     timed: Option<(Seq, Instant)>,
     /// Doublings of the timeout since the last sample (backoff).
     doublings: u8,
-    /// The last sample, until it is taken, or 0.
-    sample: u64,
     /// The shortest sample, which becomes longer with time, or 0.
     shortest: u64,
     /// When it did so last.
@@ -46,7 +45,7 @@ pub(super) struct RoundTrip {
 impl RoundTrip {
     /// The smoothed round trip time.
     pub(super) fn mean(&self) -> Option<Duration> {
-        self.estimate.map(|estimate| Duration::from_nanos(estimate.mean))
+        self.estimate.map(|estimate| Duration::from_nanos(estimate.mean.get()))
     }
 
     /// Starts timing a packet that the peer answers at once.
@@ -74,34 +73,37 @@ impl RoundTrip {
                 self.doublings = 0;
                 let sample = now.nanos_since(since);
                 self.measured(sample);
-                self.sample = sample.max(1);
-                self.shortest = if self.shortest == 0 { self.sample } else { self.shortest.min(self.sample) };
+                self.follow_shortest(sample.max(1), now);
                 Some(sample)
             }
             _ => None,
         }
     }
 
-    /// The last sample, if it was not taken before, and the shortest one, in nanoseconds. The shortest grows by an eighth in
-    /// [`AGE`], as the path may have changed.
-    pub(super) fn take(&mut self, now: Instant) -> Option<(u64, u64)> {
-        let (sample, shortest) = (std::mem::take(&mut self.sample), self.shortest);
+    /// The shortest sample in nanoseconds, 0 before the first one. It grows by an eighth in [`AGE`], as the path may have changed.
+    pub(super) fn shortest(&self) -> u64 {
+        self.shortest
+    }
+
+    #[inline]
+    fn follow_shortest(&mut self, sample: u64, now: Instant) {
         if now >= self.aged.after(AGE) {
             self.aged = now;
-            self.shortest = shortest + shortest / 8;
+            self.shortest += self.shortest / 8;
         }
-        (sample > 0).then_some((sample, shortest))
+        self.shortest = if self.shortest == 0 { sample } else { self.shortest.min(sample) };
     }
 
     fn measured(&mut self, sample: u64) {
-        self.estimate = Some(match self.estimate {
-            None => Estimate { mean: sample, deviation: sample / 2 },
+        let (mean, deviation) = match self.estimate {
+            None => (sample, sample / 2),
             // Rounding each term separately makes the mean of a constant round trip converge to it exactly.
-            Some(Estimate { mean, deviation }) => Estimate {
-                mean: mean - mean / 8 + sample / 8,
-                deviation: deviation - deviation / 4 + mean.abs_diff(sample) / 4,
-            },
-        });
+            Some(Estimate { mean, deviation }) => {
+                let mean = mean.get();
+                (mean - mean / 8 + sample / 8, deviation - deviation / 4 + mean.abs_diff(sample) / 4)
+            }
+        };
+        self.estimate = Some(Estimate { mean: NonZeroU64::new(mean).unwrap_or(NonZeroU64::MIN), deviation });
     }
 
     /// Doubles the timeout (backoff).
@@ -109,18 +111,22 @@ impl RoundTrip {
         self.doublings = self.doublings.saturating_add(1);
     }
 
-    /// The retransmission timeout, at most `ack_timeout`.
-    pub(super) fn timeout(&self, config: &EngineConfig, ack_timeout: Duration) -> Duration {
-        let once = match self.estimate {
-            None => config.initial_timeout,
+    /// The retransmission timeout: `initial` before the first sample, at least `shortest`.
+    pub(super) fn timeout(&self, shortest: Duration, initial: Duration) -> Duration {
+        self.timeout_once(shortest, initial).saturating_mul(1 << self.doublings.min(31))
+    }
+
+    /// The same without backoff.
+    pub(super) fn timeout_once(&self, shortest: Duration, initial: Duration) -> Duration {
+        match self.estimate {
+            None => initial,
             // compliance.md [RC-REQ-RTT]: The retransmission timeout follows the measured round trip, between its
             // minimum and the ACK timeout.
             Some(Estimate { mean, deviation }) => {
-                let nanos = mean.saturating_add(deviation.saturating_mul(4).max(GRANULARITY));
-                Duration::from_nanos(nanos).max(config.min_timeout)
+                let nanos = mean.get().saturating_add(deviation.saturating_mul(4).max(GRANULARITY));
+                Duration::from_nanos(nanos).max(shortest)
             }
-        };
-        once.saturating_mul(1 << self.doublings.min(31)).min(ack_timeout)
+        }
     }
 }
 
@@ -129,15 +135,8 @@ mod tests {
     use super::*;
     use crate::wire::Psn;
 
-    const CEILING: Duration = Duration::from_secs(2);
-
-    fn config() -> EngineConfig {
-        EngineConfig {
-            min_timeout: Duration::from_millis(1),
-            initial_timeout: Duration::from_millis(32),
-            ..EngineConfig::default()
-        }
-    }
+    const SHORTEST: Duration = Duration::from_millis(1);
+    const INITIAL: Duration = Duration::from_millis(32);
 
     /// Measures packets that are acknowledged after these times, in microseconds.
     fn measure(samples: impl IntoIterator<Item = u64>) -> RoundTrip {
@@ -157,58 +156,67 @@ mod tests {
     fn the_first_sample_counts_three_times() {
         let rtt = measure([2000]);
         assert_eq!(rtt.mean(), Some(Duration::from_micros(2000)));
-        assert_eq!(rtt.timeout(&config(), CEILING), Duration::from_micros(6000));
+        assert_eq!(rtt.timeout(SHORTEST, INITIAL), Duration::from_micros(6000));
     }
 
     #[test]
     fn a_constant_round_trip_is_the_timeout_but_for_the_granularity() {
         let rtt = measure([8000; 200]);
         assert_eq!(rtt.mean(), Some(Duration::from_micros(8000)));
-        let timeout = rtt.timeout(&config(), CEILING);
+        let timeout = rtt.timeout(SHORTEST, INITIAL);
         assert!(timeout >= Duration::from_micros(8010) && timeout < Duration::from_micros(8011), "{timeout:?}");
     }
 
     #[test]
     fn a_varying_round_trip_stays_below_the_timeout() {
         let rtt = measure((0..1000).map(|i| 3000 + i * 7919 % 2000));
-        let timeout = rtt.timeout(&config(), CEILING);
+        let timeout = rtt.timeout(SHORTEST, INITIAL);
         assert!(timeout > Duration::from_micros(5000) && timeout < Duration::from_micros(8000), "{timeout:?}");
     }
 
     #[test]
-    fn the_timeout_stays_between_its_limits() {
-        let config = config();
+    fn the_timeout_is_no_shorter_than_its_minimum() {
         let none = RoundTrip::default();
-        assert_eq!(none.mean(), None);
-        assert_eq!(none.timeout(&config, CEILING), config.initial_timeout);
-        assert_eq!(none.timeout(&config, Duration::from_millis(5)), Duration::from_millis(5));
-        assert_eq!(measure([10; 50]).timeout(&config, CEILING), config.min_timeout);
-        assert_eq!(measure([10; 50]).timeout(&config, Duration::from_micros(300)), Duration::from_micros(300));
-        assert_eq!(measure([5_000_000]).timeout(&config, CEILING), CEILING);
+        assert_eq!((none.mean(), none.shortest()), (None, 0));
+        assert_eq!(none.timeout(SHORTEST, INITIAL), INITIAL);
+        assert_eq!(measure([10; 50]).timeout(SHORTEST, INITIAL), SHORTEST);
+        assert_eq!(measure([10; 50]).timeout(16 * SHORTEST, INITIAL), 16 * SHORTEST);
+    }
+
+    #[test]
+    fn the_shortest_round_trip_grows_with_time() {
+        let mut rtt = measure([70, 30, 50]);
+        assert_eq!(rtt.shortest(), 30_000);
+        let psn = Seq::start(Psn::new(3));
+        let late = Instant::from_nanos(AGE + 1_000_000);
+        rtt.begin(psn, late);
+        assert_eq!(rtt.answered(psn.add(1), late + Duration::from_micros(90)), Some(90_000));
+        assert_eq!(rtt.shortest(), 33_750);
     }
 
     #[test]
     fn doubling_lasts_until_the_next_measurement() {
-        let config = config();
         let mut rtt = measure([10; 50]);
         for doublings in 0..8 {
-            assert_eq!(rtt.timeout(&config, CEILING), config.min_timeout * (1 << doublings));
+            assert_eq!(rtt.timeout(SHORTEST, INITIAL), SHORTEST * (1 << doublings));
+            assert_eq!(rtt.timeout_once(SHORTEST, INITIAL), SHORTEST);
             rtt.double();
         }
+        let longest = SHORTEST * (1 << 31);
         for _ in 0..300 {
             rtt.double();
         }
-        assert_eq!(rtt.timeout(&config, CEILING), CEILING);
+        assert_eq!(rtt.timeout(SHORTEST, INITIAL), longest);
         // The ACK of a retransmitted packet gives no sample.
         let psn = Seq::start(Psn::new(7));
         rtt.begin(psn, Instant::ZERO);
         rtt.forget();
         assert_eq!(rtt.answered(psn.add(1), Instant::from_nanos(50_000)), None);
-        assert_eq!(rtt.timeout(&config, CEILING), CEILING);
+        assert_eq!(rtt.timeout(SHORTEST, INITIAL), longest);
         rtt.begin(psn.add(1), Instant::from_nanos(60_000));
         rtt.begin(psn.add(2), Instant::from_nanos(65_000));
         let sample = rtt.answered(psn.add(2), Instant::from_nanos(70_000));
         assert_eq!(sample, Some(10_000), "one packet at a time, the first one");
-        assert_eq!(rtt.timeout(&config, CEILING), config.min_timeout);
+        assert_eq!(rtt.timeout(SHORTEST, INITIAL), SHORTEST);
     }
 }

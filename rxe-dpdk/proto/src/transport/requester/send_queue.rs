@@ -6,6 +6,23 @@ use crate::transport::work::OpTraits;
 use crate::transport::{SendFlags, SendOp, Sge};
 use crate::wire::Psn;
 
+/// Packets of messages of several packets, modulo 2^32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::transport) struct LongTotals {
+    /// Of SENDs and WRITEs.
+    pub(in crate::transport) sends: u32,
+    /// Responses to READs.
+    pub(in crate::transport) reads: u32,
+}
+
+impl LongTotals {
+    #[inline]
+    pub(in crate::transport) fn add(&mut self, is_read: bool, packets: u32) {
+        let total = if is_read { &mut self.reads } else { &mut self.sends };
+        *total = total.wrapping_add(packets);
+    }
+}
+
 /// A posted send queue work request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::transport) struct SendWqe {
@@ -14,6 +31,8 @@ pub(in crate::transport) struct SendWqe {
     /// Its first PSN, and the number of PSNs that it takes (a READ: those of its responses).
     pub(in crate::transport) first: Seq,
     pub(in crate::transport) packets: u32,
+    /// Those of long messages that were posted before it.
+    pub(in crate::transport) long_before: LongTotals,
     /// Its send sequence number, counting messages from 1, modulo 2^24. A local operation has that of the message
     /// before.
     pub(in crate::transport) ssn: u32,
@@ -35,6 +54,7 @@ impl SendWqe {
         op: SendOp::Send { imm: None },
         first: Seq::start(Psn::new(0)),
         packets: 0,
+        long_before: LongTotals { sends: 0, reads: 0 },
         ssn: 0,
         length: 0,
         num_sge: 0,
@@ -107,14 +127,6 @@ impl SendQueue {
     #[inline]
     pub(in crate::transport) fn is_empty(&self) -> bool {
         self.tail == self.head
-    }
-
-    /// The work request is requested in parts.
-    pub(in crate::transport) fn set_parts(&mut self, number: u64) {
-        let index = self.index(number);
-        if let Some(wqe) = self.wqes.get_mut(index) {
-            wqe.traits |= OpTraits::IN_PARTS;
-        }
     }
 
     #[inline]

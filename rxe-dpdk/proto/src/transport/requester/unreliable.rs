@@ -1,49 +1,58 @@
 //! Writes packets of the unreliable services: a message completes when its last packet is written.
 
 use crate::transport::common::{Common, Failure};
-use crate::transport::context::{Context, TxOutcome, begin_packet};
+use crate::transport::context::{Context, begin_packet};
 use crate::transport::link::{Flags, Link};
+use crate::transport::send_policy::{Grant, Left};
 use crate::transport::work::OpTraits;
 use crate::transport::{QpErrorCause, SendFlags, SendOp, WcStatus};
 use crate::wire::{BthFields, BthOpcode, DEFAULT_PKEY, Opcode, TxQueue};
 
 use super::packet::{Sent, opcode};
-use super::{Requester, SendWqe, Turn};
+use super::{Requested, Requester, SendWqe};
 
 /// A Q_Key with this bit means the sending queue pair's own.
 const OWN_QKEY: u32 = 1 << 31;
 
 impl Requester {
-    /// Writes up to a quantum of packets: along `link` (UC), or to each datagram's destination (UD). Returns the number
-    /// of packets, why it stopped, and the failure, if any.
+    /// Writes packets, as many as are granted: along `link` (UC), or to each datagram's destination (UD).
     pub(in crate::transport) fn send_unreliable(
         &mut self,
         common: &Common,
         link: Option<&Link>,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        Turn { quantum, draining, .. }: Turn,
-    ) -> (usize, TxOutcome, Option<Failure>) {
-        let mut written = 0;
-        while written < quantum {
-            let Some(&wqe) = self.sq.get(self.cursor_wqe) else { return (written, TxOutcome::Done, None) };
+        grant: &Grant,
+    ) -> Requested {
+        let mut requested = Requested { packets: 0, left: Left::Nothing, held: None, failure: None };
+        while let Some(&wqe) = self.sq.get(self.cursor_wqe) {
+            if requested.packets >= grant.packets as usize {
+                requested.left = Left::More;
+                break;
+            }
             // SQD: a message that was begun is finished, no other is begun.
             // compliance.md [REQ-SQD]: In SQD, messages that were begun are finished and retransmitted, no other is
             // begun, requests are served.
-            if draining && self.cursor <= wqe.first {
-                return (written, TxOutcome::Done, None);
+            if grant.draining && self.cursor <= wqe.first {
+                break;
             }
             let sent = match link {
-                _ if wqe.is(OpTraits::LOCAL) => self.local_operation(&wqe, common, cx, draining),
+                _ if wqe.is(OpTraits::LOCAL) => self.local_operation(&wqe, common, cx, grant.draining),
                 Some(link) => self.write_message_packet(&wqe, common, link, cx, tx),
                 None => self.write_datagram(&wqe, common, cx, tx),
             };
             match sent {
-                Sent::Written => written += 1,
+                Sent::Written => requested.packets += 1,
                 Sent::Local => continue,
-                Sent::Blocked => return (written, TxOutcome::Done, None),
-                Sent::Backpressure => return (written, TxOutcome::Backpressure, None),
-                Sent::Failed(failure) => return (written, TxOutcome::Done, Some(failure)),
+                Sent::Blocked | Sent::Held(_) => break,
+                Sent::Backpressure => {
+                    requested.left = Left::Refused;
+                    break;
+                }
+                Sent::Failed(failure) => {
+                    requested.failure = Some(failure);
+                    break;
+                }
             }
             self.cursor = self.cursor.add(1);
             (self.sent, self.una) = (self.cursor, self.cursor);
@@ -51,11 +60,12 @@ impl Requester {
             if self.cursor == wqe.end() {
                 self.cursor_wqe += 1;
                 if let Err(failure) = self.complete(common, cx) {
-                    return (written, TxOutcome::Done, Some(failure));
+                    requested.failure = Some(failure);
+                    break;
                 }
             }
         }
-        (written, TxOutcome::Quantum, None)
+        requested
     }
 
     /// Writes a packet of a UC SEND or WRITE.

@@ -3,8 +3,9 @@
 use crate::mem::Access;
 use crate::transport::QpErrorCause;
 use crate::transport::common::Common;
-use crate::transport::context::{Context, TxOutcome, write_acknowledge};
+use crate::transport::context::{Context, write_acknowledge};
 use crate::transport::link::{Flags, Link};
+use crate::transport::send_policy::Left;
 use crate::wire::{BthOpcode, NakCode, Opcode, Syndrome, TxQueue};
 
 use super::acknowledge::answered_late;
@@ -20,12 +21,19 @@ enum Response {
     Unreadable,
 }
 
+/// What a responder did in a turn.
+pub(in crate::transport) struct Replied {
+    /// Packets written, and how many of them are responses to READs and atomics.
+    pub(in crate::transport) packets: u32,
+    pub(in crate::transport) responses: u32,
+    pub(in crate::transport) left: Left,
+    /// Why the queue pair must go to error: the region of a READ was deregistered before all of it was sent. The NAK for that is
+    /// pending then.
+    pub(in crate::transport) error: Option<FatalError>,
+}
+
 impl Responder {
-    /// Writes up to a quantum of pending replies, in PSN order, among them at most `responses` to READs and atomics. Returns the
-    /// number of packets and why it stopped.
-    ///
-    /// The third part is why the queue pair must go to error: the region of a READ was deregistered before all of it
-    /// was sent. The NAK for that is pending then.
+    /// Writes up to `quantum` pending replies, in PSN order, among them at most `room` responses to READs and atomics.
     // Inlined into the hot path although it has a second, cold caller (destroyed queue pairs).
     #[inline(always)]
     pub(in crate::transport) fn reply(
@@ -34,51 +42,56 @@ impl Responder {
         link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        mut responses: usize,
-    ) -> (usize, TxOutcome, Option<FatalError>) {
-        let quantum = cx.config.read_quantum as usize;
-        let mut written = 0;
+        quantum: u32,
+        room: u32,
+    ) -> Replied {
+        let mut done = Replied { packets: 0, responses: 0, left: Left::Nothing, error: None };
         if self.nak.is_some() {
             self.update_nak();
         }
-        while written < quantum {
+        while done.packets < quantum {
             // compliance.md [RC-RSP-ACK-ORDER]: Replies are sent in PSN order.
             let due = self.resources.oldest_due_psn();
             // A NAK acknowledges as well; until it is written, the ACK stays pending.
             let nak_instead = due.is_none() && self.nak.is_some();
             if self.ack_due && !nak_instead && due.is_none_or(|first| self.acknowledges.0 < first) {
                 if !acknowledge(self, common, link, cx, tx) {
-                    return (written, TxOutcome::Backpressure, None);
+                    return Replied { left: Left::Refused, ..done };
                 }
                 self.acknowledged(common, cx);
-                written += 1;
+                done.packets += 1;
                 continue;
             }
             if due.is_some() {
-                if responses == 0 {
-                    return (written, TxOutcome::Paced, None);
+                if done.responses == room {
+                    return Replied { left: Left::Later, ..done };
                 }
-                responses -= 1;
                 match self.respond(common, link, cx, tx) {
-                    Response::Written => written += 1,
-                    Response::Backpressure => return (written, TxOutcome::Backpressure, None),
+                    Response::Written => {
+                        done.packets += 1;
+                        done.responses += 1;
+                    }
+                    Response::Backpressure => return Replied { left: Left::Refused, ..done },
                     Response::Unreadable => {
                         if let Some(error) = self.unreadable(cx) {
-                            return (written, TxOutcome::Quantum, Some(error));
+                            return Replied { left: Left::More, error: Some(error), ..done };
                         }
                     }
                 }
                 continue;
             }
-            let Some(nak) = self.nak else { return (written, TxOutcome::Done, None) };
+            let Some(nak) = self.nak else { return done };
             if !write_nak(nak, link, cx, tx) {
-                return (written, TxOutcome::Backpressure, None);
+                return Replied { left: Left::Refused, ..done };
             }
             self.nak = None;
             self.acknowledged(common, cx);
-            written += 1;
+            done.packets += 1;
         }
-        (written, if self.has_replies() { TxOutcome::Quantum } else { TxOutcome::Done }, None)
+        if self.has_replies() {
+            done.left = Left::More;
+        }
+        done
     }
 
     /// Ends a READ whose region was deregistered before all of it was sent.

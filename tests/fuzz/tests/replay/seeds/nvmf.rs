@@ -207,7 +207,10 @@ impl Peer {
 
     fn send(&mut self, qid: u16, sqe: &Sqe, connect: Option<&ConnectData>) -> Option<(Response, Vec<u8>)> {
         if let Some(data) = connect {
-            let granted = self.target.connect(Instant::ZERO, QueueKey(qid.into()), sqe, data).expect("connected");
+            let granted = self
+                .target
+                .connect(Instant::ZERO, QueueKey(qid.into()), [192, 0, 2, 9].into(), sqe, data)
+                .expect("connected");
             self.controller = Some(granted.controller);
             return Some((granted.response, Vec::new()));
         }

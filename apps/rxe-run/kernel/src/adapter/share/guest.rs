@@ -6,11 +6,9 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::socket::{setsockopt, sockopt};
-use nix::sys::time::TimeVal;
 use rxe_proto::wire::{PortId, Seal, TxQueue};
 use rxe_udp::{Tap, Waker};
 
@@ -19,12 +17,6 @@ use super::message::{Batch, MAX_LEN, Message};
 use super::socket::{Received, Sent, connect_to_owner, receive_message, send_message};
 use crate::adapter::private::Private;
 
-/// How long a process that has just taken the address may need to accept guests.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the owner may need to answer.
-const ANSWER: Duration = Duration::from_secs(5);
-/// Interval between two attempts.
-const RETRY: Duration = Duration::from_millis(5);
 /// Messages that one turn reads, at most.
 const BURST: usize = 16;
 
@@ -42,28 +34,24 @@ pub struct Joined {
     pub worker: u8,
 }
 
-/// Becomes a guest of the process that has the address. `worker` is the number that this process has already.
+/// Becomes a guest of the process that has the address, which has this long to answer. `worker` is the number that this process has
+/// already.
 ///
 /// # Errors
-/// There is no owner of this user, or it has no room for another guest.
-pub fn join(address: IpAddr, worker: Option<u8>, private: &Arc<Private>) -> Result<Joined, Errno> {
-    let begin = Instant::now();
-    let socket = loop {
-        match connect_to_owner(address) {
-            Ok(socket) => break socket,
-            Err(Errno::ECONNREFUSED | Errno::EAGAIN) if begin.elapsed() < PATIENCE => std::thread::sleep(RETRY),
-            Err(error) => return Err(error),
-        }
-    };
+/// `EUSERS`: as many processes as there can be share the address. `EAGAIN`: the owner does not answer. Others: there is none of this user,
+/// or it ends.
+pub fn join(address: IpAddr, worker: Option<u8>, patience: Duration, private: &Arc<Private>) -> Result<Joined, Errno> {
+    let socket = connect_to_owner(address, patience)?;
     if send_message(&socket, &Message::Hello(worker).bytes()) != Sent::Done {
         return Err(Errno::ECONNREFUSED);
     }
     let mut answer = [0; 16];
-    // The owner answers in its next turn, unless it is stopped; without room for a guest it closes the socket.
-    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(ANSWER.as_secs() as i64, 0))?;
+    // The owner answers in its next turn, unless it is stopped.
     let len = nix::unistd::read(&socket, &mut answer)?;
-    let Some(Message::Welcome(worker)) = answer.get(..len).and_then(Message::parse) else {
-        return Err(Errno::ECONNREFUSED);
+    let worker = match answer.get(..len).and_then(Message::parse) {
+        Some(Message::Welcome(worker)) => worker,
+        Some(Message::Refused) => return Err(Errno::EUSERS),
+        _ => return Err(Errno::ECONNREFUSED),
     };
     private.add(&socket);
     let socket = Arc::new(socket);

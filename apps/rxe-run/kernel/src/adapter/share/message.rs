@@ -15,6 +15,7 @@ const REQUEST: u8 = 4;
 const NOT_MINE: u8 = 5;
 const GROUPS: u8 = 6;
 const JOINED: u8 = 7;
+const REFUSED: u8 = 8;
 
 /// The only version. A process of another one is no guest.
 const VERSION: u8 = 1;
@@ -28,6 +29,8 @@ pub enum Message<'a> {
     Hello(Option<u8>),
     /// The answer: its worker number.
     Welcome(u8),
+    /// The other answer: there is no worker number for it at present.
+    Refused,
     /// Frames to send, or received frames.
     Frames(Frames<'a>),
     /// To a guest: the frame of a request to listeners.
@@ -48,6 +51,7 @@ impl<'a> Message<'a> {
             (HELLO, &[VERSION, ANY]) => Message::Hello(None),
             (HELLO, &[VERSION, worker]) => Message::Hello(Some(worker)),
             (WELCOME, &[worker]) => Message::Welcome(worker),
+            (REFUSED, []) => Message::Refused,
             (FRAMES, frames) => Message::Frames(Frames(frames)),
             (REQUEST, frame) => Message::Request(frame),
             (NOT_MINE, frame) => Message::NotMine(frame),
@@ -65,6 +69,7 @@ impl<'a> Message<'a> {
         match self {
             Message::Hello(worker) => vec![HELLO, VERSION, worker.unwrap_or(ANY)],
             Message::Welcome(worker) => vec![WELCOME, *worker],
+            Message::Refused => vec![REFUSED],
             Message::Frames(Frames(frames)) => [&[FRAMES], *frames].concat(),
             Message::Request(frame) => [&[REQUEST], *frame].concat(),
             Message::NotMine(frame) => [&[NOT_MINE], *frame].concat(),
@@ -124,6 +129,11 @@ impl Batch {
         &mut self.0[room]
     }
 
+    /// Number of frames.
+    pub fn count(&self) -> u64 {
+        Frames(&self.0[1..]).count() as u64
+    }
+
     /// The message.
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -151,6 +161,7 @@ mod tests {
             Message::Hello(None),
             Message::Hello(Some(3)),
             Message::Welcome(14),
+            Message::Refused,
             Message::Request(b"frame"),
             Message::NotMine(b"frame"),
             Message::Groups(groups),
@@ -177,6 +188,7 @@ mod tests {
         let Some(Message::Frames(frames)) = Message::parse(&bytes) else { panic!("frames") };
         let lengths: Vec<usize> = frames.map(<[u8]>::len).collect();
         assert_eq!((lengths.len(), lengths[0], lengths[count]), (count + 1, 9000, 5));
+        assert_eq!(batch.count(), count as u64 + 1);
         batch.clear();
         assert!(batch.is_empty());
         // A length beyond the end.

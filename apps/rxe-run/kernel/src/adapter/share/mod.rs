@@ -6,6 +6,9 @@
 //! for a connection is offered to one process after the other until one listens for it. When the owner ends, the guests open
 //! the port again; one of them becomes the owner, and the others its guests.
 //!
+//! A process becomes the owner by the name of the Unix socket, which is bound before the UDP port. So an owner always has a socket that
+//! guests can connect to, and there is no time at which an address has a UDP socket and nobody to ask for a share of it.
+//!
 //! | module | subject |
 //! |---|---|
 //! | [`message`] | what is on the Unix socket |
@@ -20,10 +23,10 @@ use super::groups::Groups;
 pub mod guest;
 mod message;
 pub mod owner;
-mod socket;
+pub mod socket;
 
 /// Worker numbers are below this: those that queue pair numbers can have.
-const WORKERS: usize = 15;
+pub const WORKERS: usize = 15;
 
 /// Role of a process that shares an address, with respect to frames.
 pub trait Node {

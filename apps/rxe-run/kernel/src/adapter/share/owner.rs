@@ -1,9 +1,10 @@
 //! The guests of the process that has the UDP port.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant as Time};
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -12,7 +13,7 @@ use rxe_proto::transport::Qpn;
 use rxe_proto::wire::{Frame, classify};
 
 use super::message::{Batch, MAX_LEN, Message};
-use super::socket::{Received, Sent, accept, listener, receive_message, send_message};
+use super::socket::{Received, Sent, accept, receive_message, send_message};
 use super::{Node, WORKERS};
 use crate::adapter::addressee::Addressee;
 use crate::adapter::private::Private;
@@ -22,6 +23,11 @@ use crate::descriptors::out_of_the_way;
 const NEWCOMERS: usize = 16;
 /// Messages of one guest that one turn reads, at most.
 const BURST: usize = 4;
+/// Messages of up to 60 KB that wait for room in the socket of one guest, at most: all that several of its queue pairs may have
+/// outstanding. Frames beyond that are dropped, so that a guest that is stopped uses up no memory.
+const MAX_QUEUED: usize = 64;
+/// How long newcomers wait after another process has taken the address over. Its guests come back with the numbers that they have.
+const RETURN: Duration = Duration::from_secs(1);
 
 /// The guests, by their worker numbers.
 pub struct Guests {
@@ -33,37 +39,71 @@ pub struct Guests {
     guests: [Option<Guest>; WORKERS],
     buffer: Box<[u8]>,
     private: Arc<Private>,
-    /// Frames for which a socket had no room.
+    /// Until then only guests of the last owner are accepted.
+    returning: Option<Time>,
+    /// Frames for which there was no room.
     dropped: u64,
 }
 
 struct Guest {
     socket: OwnedFd,
+    /// The frames that are put together.
     out: Batch,
+    /// Complete messages that the socket had no room for, the oldest first.
+    queued: VecDeque<Batch>,
+    /// The epoll instance reports room in the socket.
+    waits_for_room: bool,
     groups: BTreeSet<IpAddr>,
     /// It is to be told when the port is a member of its groups.
     waits_for_groups: bool,
 }
 
 impl Guest {
-    /// Sends the frames that were put together. Returns how many messages are lost, as there was no room for them.
-    fn flush(&mut self) -> u64 {
-        if self.out.is_empty() {
+    fn new(socket: OwnedFd) -> Guest {
+        let (queued, groups) = (VecDeque::new(), BTreeSet::new());
+        Guest { socket, out: Batch::default(), queued, waits_for_room: false, groups, waits_for_groups: false }
+    }
+
+    /// Adds a frame. Returns how many frames were dropped for it.
+    fn push(&mut self, frame: &[u8]) -> u64 {
+        if self.out.push(frame) {
             return 0;
         }
-        let lost = send_message(&self.socket, self.out.bytes()) != Sent::Done;
-        self.out.clear();
-        lost.into()
+        self.flush();
+        let mut dropped = 0;
+        if !self.out.is_empty() {
+            let full = std::mem::take(&mut self.out);
+            if self.queued.len() < MAX_QUEUED { self.queued.push_back(full) } else { dropped = full.count() }
+        }
+        dropped + u64::from(!self.out.push(frame))
+    }
+
+    /// Sends what waits, as far as the socket has room.
+    fn flush(&mut self) {
+        while let Some(message) = self.queued.front() {
+            if send_message(&self.socket, message.bytes()) == Sent::Full {
+                return;
+            }
+            self.queued.pop_front();
+        }
+        // What is for a guest that has ended is lost, as on a network.
+        if !self.out.is_empty() && send_message(&self.socket, self.out.bytes()) != Sent::Full {
+            self.out.clear();
+        }
+    }
+
+    /// Whether frames wait for room.
+    fn is_blocked(&self) -> bool {
+        !self.out.is_empty()
     }
 }
 
 impl Guests {
-    /// Accepts guests of the address.
+    /// Accepts guests from `listener`, which has the name of the address. With `taken_over` the address has had guests before.
     ///
     /// # Errors
-    /// Another process has the name of the socket, or there are no more descriptors.
-    pub fn new(address: IpAddr, own: u8, private: &Arc<Private>) -> Result<Guests, Errno> {
-        let listener = listener(address)?;
+    /// There are no more descriptors.
+    pub fn new(listener: OwnedFd, own: u8, taken_over: bool, private: &Arc<Private>) -> Result<Guests, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let epoll = Epoll(out_of_the_way(epoll.0));
         let event = |fd: &OwnedFd| EpollEvent::new(EpollFlags::EPOLLIN, fd.as_raw_fd() as u64);
@@ -78,6 +118,7 @@ impl Guests {
             guests: [const { None }; WORKERS],
             buffer: vec![0; MAX_LEN].into_boxed_slice(),
             private: Arc::clone(private),
+            returning: taken_over.then(|| Time::now() + RETURN),
             dropped: 0,
         })
     }
@@ -120,10 +161,7 @@ impl Guests {
     /// Passes a frame to a guest. False when there is no such guest.
     fn pass(&mut self, worker: usize, frame: &[u8]) -> bool {
         let Some(Some(guest)) = self.guests.get_mut(worker) else { return false };
-        if !guest.out.push(frame) {
-            self.dropped += guest.flush();
-            guest.out.push(frame);
-        }
+        self.dropped += guest.push(frame);
         true
     }
 
@@ -140,7 +178,15 @@ impl Guests {
     /// Sends what was put together.
     pub fn flush(&mut self) {
         for guest in self.guests.iter_mut().flatten() {
-            self.dropped += guest.flush();
+            guest.flush();
+            if guest.is_blocked() != guest.waits_for_room {
+                let room = if guest.is_blocked() { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+                let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, guest.socket.as_raw_fd() as u64);
+                // It cannot fail: the socket is in the list.
+                if self.epoll.modify(&guest.socket, &mut event).is_ok() {
+                    guest.waits_for_room = guest.is_blocked();
+                }
+            }
         }
     }
 
@@ -176,17 +222,25 @@ impl Guests {
         self.guests.iter().position(|guest| guest.as_ref().is_some_and(|guest| guest.socket.as_raw_fd() == fd))
     }
 
+    /// Accepts as many as there is room for; the others wait in the backlog. While there is none, the oldest has to go: it says nothing.
     fn accept(&mut self) {
-        while let Some(newcomer) = accept(&self.listener) {
+        if self.newcomers.len() == NEWCOMERS {
+            let silent = self.newcomers.remove(0);
+            self.private.remove(&silent);
+        }
+        while self.newcomers.len() < NEWCOMERS
+            && let Some(newcomer) = accept(&self.listener)
+        {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, newcomer.as_raw_fd() as u64);
-            if self.newcomers.len() < NEWCOMERS && self.epoll.add(&newcomer, event).is_ok() {
+            if self.epoll.add(&newcomer, event).is_ok() {
                 self.private.add(&newcomer);
                 self.newcomers.push(newcomer);
             }
         }
     }
 
-    /// Makes a newcomer a guest. One that says anything but hello, or for which there is no number, is disconnected.
+    /// Makes a newcomer a guest. One that says anything but hello is disconnected; so is one for which there is no number, with an
+    /// answer.
     fn greet(&mut self, at: usize) {
         let newcomer = self.newcomers.swap_remove(at);
         let message = match receive_message(&newcomer, &mut self.buffer) {
@@ -197,16 +251,20 @@ impl Guests {
         let free = |worker: u8| worker != self.own && self.guests.get(usize::from(worker)).is_some_and(Option::is_none);
         let worker = match message {
             Some(Message::Hello(Some(worker))) => Some(worker).filter(|&worker| free(worker)),
-            Some(Message::Hello(None)) => (0..WORKERS as u8).find(|&worker| free(worker)),
-            _ => None,
+            Some(Message::Hello(None)) if self.returning.is_some_and(|until| Time::now() < until) => None,
+            // Number 0 last: an owner that was no guest before has it, also the next one.
+            Some(Message::Hello(None)) => (1..WORKERS as u8).chain([0]).find(|&worker| free(worker)),
+            _ => return self.private.remove(&newcomer),
         };
         match worker {
             Some(worker) if send_message(&newcomer, &Message::Welcome(worker).bytes()) == Sent::Done => {
-                let groups = BTreeSet::new();
-                self.guests[usize::from(worker)] =
-                    Some(Guest { socket: newcomer, out: Batch::default(), groups, waits_for_groups: false });
+                self.guests[usize::from(worker)] = Some(Guest::new(newcomer));
             }
-            _ => self.private.remove(&newcomer),
+            _ => {
+                // It is about to be disconnected, which says the same.
+                let _ = send_message(&newcomer, &Message::Refused.bytes());
+                self.private.remove(&newcomer);
+            }
         }
     }
 

@@ -5,18 +5,20 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, bind, connect, getsockopt, listen, recv, send,
-    socket, sockopt,
+    setsockopt, socket, sockopt,
 };
+use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 
 use crate::descriptors::out_of_the_way;
 
-/// Guests that wait to be accepted.
-const BACKLOG: i32 = 16;
+/// Guests that wait to be accepted: those of a machine whose processes start together.
+const BACKLOG: i32 = 128;
 
 /// Outcome of sending a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,11 +49,11 @@ fn new_socket(flags: SockFlag) -> Result<OwnedFd, Errno> {
     socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map(out_of_the_way)
 }
 
-/// The socket that guests connect to.
+/// The socket that guests connect to. Its name is what makes a process the owner of an address, before it opens the UDP port.
 ///
 /// # Errors
-/// Those of `bind`: another process has the name.
-pub fn listener(address: IpAddr) -> Result<OwnedFd, Errno> {
+/// Those of `bind`: `EADDRINUSE` when another process has the name.
+pub fn claim(address: IpAddr) -> Result<OwnedFd, Errno> {
     let socket = new_socket(SockFlag::SOCK_NONBLOCK)?;
     bind(socket.as_raw_fd(), &name(address)?)?;
     listen(&socket, Backlog::new(BACKLOG)?)?;
@@ -70,12 +72,16 @@ pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     }
 }
 
-/// Connects to the owner of an address.
+/// Connects to the owner of an address, for which it waits at most `patience`, as for each message from it.
 ///
 /// # Errors
 /// Those of `connect`; `EACCES` when it is a process of another user.
-pub fn connect_to_owner(address: IpAddr) -> Result<OwnedFd, Errno> {
+pub fn connect_to_owner(address: IpAddr, patience: Duration) -> Result<OwnedFd, Errno> {
     let socket = new_socket(SockFlag::empty())?;
+    let limit = TimeVal::milliseconds(patience.as_millis() as i64);
+    // An owner that is stopped accepts nobody, and its backlog may be full.
+    setsockopt(&socket, sockopt::SendTimeout, &limit)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &limit)?;
     connect(socket.as_raw_fd(), &name(address)?)?;
     if is_of_this_user(&socket) { Ok(socket) } else { Err(Errno::EACCES) }
 }
@@ -129,14 +135,26 @@ mod tests {
     #[test]
     fn guests_are_processes_of_this_user() {
         let address = IpAddr::from([127, 77, 0, (std::process::id() % 250) as u8]);
-        assert_eq!(connect_to_owner(address).err(), Some(Errno::ECONNREFUSED));
-        let listener = listener(address).unwrap();
+        let patience = Duration::from_secs(1);
+        assert_eq!(connect_to_owner(address, patience).err(), Some(Errno::ECONNREFUSED));
+        let listener = claim(address).unwrap();
         assert!(accept(&listener).is_none());
-        let guest = connect_to_owner(address).unwrap();
+        let guest = connect_to_owner(address, patience).unwrap();
         let ours = accept(&listener).unwrap();
         assert_eq!(send_message(&guest, b"hello"), Sent::Done);
         assert_eq!(receive_message(&ours, &mut [0; 8]), Received::Message(5));
         assert_eq!(receive_message(&ours, &mut [0; 8]), Received::Nothing);
-        assert_eq!(super::listener(address).err(), Some(Errno::EADDRINUSE));
+        assert_eq!(claim(address).err(), Some(Errno::EADDRINUSE));
+    }
+
+    #[test]
+    fn an_owner_that_accepts_nobody_is_waited_for_only_so_long() {
+        let address = IpAddr::from([127, 77, 1, (std::process::id() % 250) as u8]);
+        let _listener = claim(address).unwrap();
+        let patience = Duration::from_millis(20);
+        // Linux lets one more in than the backlog.
+        let waiting: Vec<_> = (0..=BACKLOG).map(|_| connect_to_owner(address, patience).unwrap()).collect();
+        assert_eq!(connect_to_owner(address, patience).err(), Some(Errno::EAGAIN));
+        assert_eq!(nix::unistd::read(&waiting[0], &mut [0; 8]), Err(Errno::EAGAIN));
     }
 }

@@ -1,7 +1,7 @@
 //! Connections: rping and its like.
 
-use super::support::{Net, SERVER, conn_of, conn_param, ps, qps};
-use crate::rdma_cm::abi::event;
+use super::support::{Net, Node, SERVER, conn_of, conn_param, ps, qps};
+use crate::rdma_cm::abi::{self, event};
 use rxe_proto::wire::Gid;
 
 const PORT: u16 = 7174;
@@ -26,7 +26,7 @@ fn rping_client_and_server_connect_and_disconnect() {
     assert_eq!((request.uid, request.status), (0x5E, 0));
     let param = conn_of(&request);
     assert_eq!((param.qp_num, param.private_data_len, &param.private_data[..6]), (0x11, 56, &b"hello\0"[..]));
-    assert_eq!((param.responder_resources, param.initiator_depth, param.retry_count), (1, 1, 7));
+    assert_eq!((param.responder_resources, param.initiator_depth, param.retry_count), (2, 7, 7));
     let child = request.id;
     assert_ne!(child, listener);
     let route = server.query_route(listen_file, child).unwrap();
@@ -76,4 +76,39 @@ fn rping_client_and_server_connect_and_disconnect() {
     assert_eq!(net.server().destroy(listen_file, listener), Ok(1));
     net.run();
     assert!(net.client().event(file).is_none() && net.server().event(listen_file).is_none());
+}
+
+/// rdma_get_cm_event(3): events report READ limits as the receiver has to use them for its own queue pair, so those of the peer
+/// with the directions exchanged. librdmacm passes them on in `rdma_accept(id, NULL)`.
+#[test]
+fn events_report_read_limits_from_the_perspective_of_the_receiver() {
+    let limits = |param: &abi::ConnParam| (param.responder_resources, param.initiator_depth);
+    let param = |qp_num, (responder_resources, initiator_depth)| abi::ConnParam {
+        responder_resources,
+        initiator_depth,
+        ..conn_param(qp_num, b"")
+    };
+    // The limits of the client, and those of the server: `None` for what the event says.
+    for (sent, answered) in [((7, 0), None), ((0, 5), None), ((9, 4), Some((3, 6)))] {
+        let mut net = Net::pair();
+        let (listen_file, _) = net.listening(ps::TCP, PORT);
+        let (file, id) = net.routed(ps::TCP, PORT);
+        net.client().connect(file, id, param(0x11, sent)).unwrap();
+        net.run();
+        let server = net.server();
+        let request = server.expect(listen_file, event::CONNECT_REQUEST);
+        assert_eq!(limits(&conn_of(&request)), (sent.1, sent.0));
+        let answer = answered.unwrap_or(limits(&conn_of(&request)));
+        server.accept(listen_file, request.id, 0xACC, param(0x22, answer)).unwrap();
+        let attr = |node: &mut Node, file, id| {
+            let [rtr, rts] = [qps::RTR, qps::RTS].map(|state| node.qp_attr(file, id, state).unwrap());
+            (rtr.max_dest_rd_atomic, rts.max_rd_atomic)
+        };
+        assert_eq!(attr(server, listen_file, request.id), answer, "of the server's queue pair");
+        net.run();
+        let client = net.client();
+        let response = client.expect(file, event::CONNECT_RESPONSE);
+        assert_eq!(limits(&conn_of(&response)), (answer.1, answer.0));
+        assert_eq!(attr(client, file, id), (answer.1, answer.0), "of the client's queue pair");
+    }
 }

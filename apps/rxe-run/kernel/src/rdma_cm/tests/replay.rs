@@ -54,6 +54,11 @@ fn rep_of(recorded: &[Recorded]) -> (&Recorded, &Rep) {
     found.expect("a REP")
 }
 
+/// The parameters of rping, which has one READ outstanding in each direction.
+fn rping_param(qp_num: u32) -> abi::ConnParam {
+    abi::ConnParam { responder_resources: 1, initiator_depth: 1, ..conn_param(qp_num, b"") }
+}
+
 #[test]
 fn a_recorded_rping_client_is_served() {
     for name in ["cm-rping-ipv4.pcap", "cm-rping-ipv6.pcap"] {
@@ -73,7 +78,7 @@ fn a_recorded_rping_client_is_served() {
         let rts = server.qp_attr(file, event.id, qps::RTS).unwrap();
         assert_eq!((rtr.dest_qp_num, rtr.path_mtu), (req.local_qpn, u32::from(req.path_mtu)));
         assert_eq!((rts.sq_psn, rts.timeout), (req.starting_psn.get(), req.primary.ack_timeout));
-        server.accept(file, event.id, 2, conn_param(rep.local_qpn, b"")).unwrap();
+        server.accept(file, event.id, 2, rping_param(rep.local_qpn)).unwrap();
         let CmMessage::Rep(ours) = server.sent() else { panic!("no REP") };
         let expected = Rep {
             local_comm_id: ours.local_comm_id,
@@ -118,7 +123,7 @@ fn a_recorded_rping_server_gets_the_req_of_a_kernel() {
     node.expect(file, event::ADDR_RESOLVED);
     node.resolve_route(file, id).unwrap();
     node.expect(file, event::ROUTE_RESOLVED);
-    node.connect(file, id, conn_param(req.local_qpn, b"")).unwrap();
+    node.connect(file, id, rping_param(req.local_qpn)).unwrap();
     let CmMessage::Req(ours) = node.sent() else { panic!("no REQ") };
     let expected = Req {
         local_comm_id: ours.local_comm_id,

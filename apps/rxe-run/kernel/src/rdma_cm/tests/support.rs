@@ -277,13 +277,13 @@ impl Node {
 
 pub const NO_ECE: abi::Ece = abi::Ece { vendor_id: 0, attr_mod: 0 };
 
-/// The parameters that a program with a queue pair `qp_num` passes.
+/// The parameters that a program with a queue pair `qp_num` passes. The two READ limits are unequal: each belongs to one direction.
 pub fn conn_param(qp_num: u32, data: &[u8]) -> abi::ConnParam {
     let mut param = abi::ConnParam {
         qp_num,
         private_data_len: data.len() as u8,
-        responder_resources: 1,
-        initiator_depth: 1,
+        responder_resources: 7,
+        initiator_depth: 2,
         retry_count: 7,
         rnr_retry_count: 7,
         valid: 1,

@@ -3,6 +3,7 @@
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{MsgFlags, recv};
 use nix::sys::uio::{pread, pwrite};
 use rxe_proto::wire::Gid;
@@ -176,6 +177,8 @@ impl Program {
     /// The device opened, without GET_CONTEXT.
     pub fn open_only(side: &mut Side) -> Program {
         let (context, fd) = side.uverbs.open().unwrap();
+        // A program maps the queues. This one writes to the file instead, which appends unless it is told otherwise.
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
         Program { fd, context, events: EventChannel::NONE }
     }
 

@@ -1,0 +1,280 @@
+//! When a queue pair may send: nothing is sent twice without need, and nothing waits for ever.
+
+use crate::harness::ops::*;
+use crate::harness::rated::{LinkParams, RatedPair};
+use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
+use crate::harness::{Agreed, Node};
+use rxe_proto::Duration;
+use rxe_proto::transport::{AsyncEvent, EngineConfig, QpTransition, Qpn, RemoteAddr, SendOp, Wait, WcStatus};
+use rxe_proto::wire::{Frame, Opcode, PathMtu, TxFrames, classify};
+
+const MICRO: Duration = Duration::from_micros(1);
+const MILLI: Duration = Duration::from_millis(1);
+
+/// `count` queue pairs between two engines, the first of which is that of the nodes.
+fn queue_pairs(pair: &mut RatedPair, count: usize, depth: u32, agreed: &Agreed) -> Vec<Qpn> {
+    let mut qpns = vec![pair.nodes[0].qpn];
+    for _ in 1..count {
+        let [a, b] = &mut pair.nodes;
+        (a.qpn, b.qpn) = (a.create_qp(depth, agreed.access), b.create_qp(depth, agreed.access));
+        let (ours, peers) = (a.qpn, b.qpn);
+        a.ready_to_receive(2, peers, agreed);
+        b.ready_to_receive(1, ours, agreed);
+        a.ready_to_send(agreed);
+        b.ready_to_send(agreed);
+        qpns.push(ours);
+    }
+    qpns
+}
+
+fn post_on(node: &mut Node, qpn: Qpn, wr_id: u64, op: SendOp, len: usize) {
+    node.qpn = qpn;
+    let sge = node.sge(0, len);
+    node.post_send(wr_id, op, &[sge]);
+}
+
+fn remote(node: &Node) -> RemoteAddr {
+    RemoteAddr { addr: node.region.addr(), rkey: node.region.rkey() }
+}
+
+// [RC-REQ-ACKREQ] [RC-REQ-EARLY-RETRY]
+#[test]
+fn many_queue_pairs_on_a_slow_line_that_loses_nothing_send_almost_nothing_twice() {
+    const LEN: usize = 1 << 17;
+    for count in [16, 64, 256] {
+        let agreed = Agreed { mtu: PathMtu::Mtu1024, timeout: 14, ..Agreed::default() };
+        let line = LinkParams { rate: 10_000, delay: 5 * MICRO, loss: 0 };
+        let mut pair = RatedPair::new(3, &agreed, &EngineConfig::default(), 4, LEN, line);
+        pair.ring = 64;
+        let qpns = queue_pairs(&mut pair, count, 4, &agreed);
+        let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+        for (index, &qpn) in qpns.iter().enumerate() {
+            (0..2).for_each(|_| post_on(&mut pair.nodes[0], qpn, index as u64, op, LEN));
+        }
+        let end = pair.now + 120 * MILLI;
+        let mut done = 0;
+        while pair.now < end {
+            assert!(pair.step());
+            for wc in pair.nodes[0].take_completions() {
+                assert_eq!(wc.status, WcStatus::Success);
+                done += LEN;
+                post_on(&mut pair.nodes[0], qpns[wc.wr_id as usize], wc.wr_id, op, LEN);
+            }
+        }
+        let (again, sent) = (pair.nodes[0].stat("retransmitted_pkts"), pair.nodes[0].stat("sent_pkts"));
+        assert!(again * 100 <= sent, "{count}: {again} of {sent} packets were sent again");
+        // 120 ms at 10 Gb/s are 150 MB; a message of each queue pair may be under way.
+        let line = 150_000_000;
+        let least = line * 8 / 10 - 2 * count * LEN / 2;
+        assert!(done >= least, "{count}: {done} bytes were acknowledged, {least} at least should be");
+    }
+}
+
+// [RC-REQ-EARLY-RETRY]
+#[test]
+fn without_early_retransmission_there_is_one_copy_for_each_ack_timeout() {
+    let config = EngineConfig { early_retransmission: false, ..EngineConfig::default() };
+    let agreed = Agreed { timeout: 14, retry_cnt: 3, ..Agreed::default() };
+    let mut peer = ScriptedPeer::with_config(agreed, config);
+    // The round trip is known, and plays no part.
+    post(&mut peer, 1, SEND, 1);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.advance(40 * MICRO);
+    peer.ack(0);
+    assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
+    post(&mut peer, 2, SEND, 1);
+    assert_eq!(peer.transmit().len(), 1);
+    let ack_timeout = Duration::from_nanos(4096 << 14);
+    for _ in 0..3 {
+        peer.advance(ack_timeout - MICRO);
+        peer.expect([]);
+        peer.advance(MICRO);
+        peer.expect(["SEND_ONLY 1 1 bytes ack_req"]);
+    }
+    peer.advance(ack_timeout);
+    peer.expect([]);
+    assert_eq!(completed(&mut peer), [(2, WcStatus::RetryExcErr)]);
+}
+
+// [RC-REQ-SPURIOUS]
+#[test]
+fn an_answer_to_the_first_copy_raises_the_timeout_for_a_while() {
+    let mut peer = ScriptedPeer::with(Agreed { timeout: 19, ..Agreed::default() });
+    let answered_after = |peer: &mut ScriptedPeer, psn: i32, after: Duration| {
+        post(peer, psn as u64, SEND, 1);
+        assert_eq!(peer.transmit().len(), 1);
+        peer.advance(after);
+        peer.ack(psn);
+        assert_eq!(completed(peer), [(psn as u64, WcStatus::Success)]);
+    };
+    (0..60).for_each(|psn| answered_after(&mut peer, psn, 40 * MICRO));
+    let timeout = |peer: &ScriptedPeer| peer.node.engine.query_qp(peer.node.qpn).unwrap().sends.timeout;
+    assert_eq!(timeout(&peer), MILLI);
+    // The answer comes just after the packet was sent again.
+    post(&mut peer, 60, SEND, 1);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.advance(MILLI);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.advance(7 * MICRO);
+    peer.ack(60);
+    completed(&mut peer);
+    assert_eq!(peer.node.stat("spurious_timeouts"), 1);
+    answered_after(&mut peer, 61, 40 * MICRO);
+    assert_eq!(timeout(&peer), 2 * MILLI);
+    // A second without one halves it.
+    peer.advance(Duration::from_secs(1));
+    answered_after(&mut peer, 62, 40 * MICRO);
+    assert_eq!(timeout(&peer), MILLI);
+    // A real loss costs what it did.
+    post(&mut peer, 63, SEND, 1);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.advance(MILLI);
+    assert_eq!(peer.transmit().len(), 1);
+    peer.advance(40 * MICRO);
+    peer.ack(63);
+    assert_eq!(peer.node.stat("spurious_timeouts"), 1);
+}
+
+#[test]
+fn a_turn_that_a_full_port_interrupts_is_no_longer_than_others() {
+    let mut peer = ScriptedPeer::with(Agreed { timeout: 19, ..Agreed::default() });
+    let second = peer.second_qp(0x22);
+    let first = peer.node.qpn;
+    for qpn in [first, second] {
+        post_on(&mut peer.node, qpn, 1, SEND, 50 * 1024);
+    }
+    let mut order = Vec::new();
+    while order.len() < 60 {
+        let mut tx = TxFrames { room: Some(5), ..TxFrames::default() };
+        peer.node.engine.transmit(peer.now, &mut tx);
+        for (_, frame) in tx.frames {
+            let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
+            order.push(packet.dest_qp() == 0x22);
+        }
+    }
+    let runs: Vec<usize> = order.chunk_by(|a, b| a == b).map(<[bool]>::len).collect();
+    assert_eq!(runs[..3], [16, 16, 16]);
+}
+
+// [ECN-CNP-RATE]
+#[test]
+fn acknowledgements_do_not_use_up_the_rate() {
+    let mut peer = ScriptedPeer::with(Agreed { timeout: 19, ..Agreed::default() });
+    (0..20).for_each(|_| peer.notify_congestion());
+    peer.advance(20 * MICRO);
+    for psn in 0..200 {
+        peer.rdma(Opcode::WriteOnly, psn, AckReq::Ack, 0, 1, b"w");
+        assert_eq!(peer.transmit().len(), 1);
+    }
+    // A packet of 1,082 bytes at 10 Mb/s, and a second one.
+    post(&mut peer, 1, SEND, 1024);
+    post(&mut peer, 2, SEND, 1024);
+    assert_eq!(peer.transmit(), ["SEND_ONLY 0 1024 bytes ack_req"]);
+    peer.advance(MILLI);
+    assert_eq!(peer.transmit(), ["SEND_ONLY 1 1024 bytes ack_req"]);
+}
+
+/// Queue pair 0 sends short messages, the others have long ones.
+fn beside_short(count: usize, memory: usize, line: LinkParams) -> (RatedPair, Vec<Qpn>) {
+    let agreed = Agreed { mtu: PathMtu::Mtu4096, timeout: 16, rd_atomic: 4, ..Agreed::default() };
+    let mut pair = RatedPair::new(5, &agreed, &EngineConfig::default(), 4, memory, line);
+    pair.ring = 1024;
+    let qpns = queue_pairs(&mut pair, count, 4, &agreed);
+    (pair, qpns)
+}
+
+const FAST: LinkParams = LinkParams { rate: 40_000, delay: MICRO, loss: 0 };
+
+/// Lets time pass; completed short messages are sent again, other completions are returned.
+fn run(pair: &mut RatedPair, qpns: &[Qpn], time: Duration) -> Vec<u64> {
+    let short = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+    let end = pair.now + time;
+    let mut done = Vec::new();
+    while pair.now < end && pair.step() {
+        for wc in pair.nodes[0].take_completions() {
+            assert_eq!(wc.status, WcStatus::Success);
+            match wc.wr_id {
+                0 => post_on(&mut pair.nodes[0], qpns[0], 0, short, 64),
+                other => done.push(other),
+            }
+        }
+    }
+    done
+}
+
+// [REQ-SQD] [RC-REQ-READ-PARTS]
+#[test]
+fn a_read_in_parts_is_finished_while_the_send_queue_is_drained() {
+    let (mut pair, qpns) = beside_short(3, 1 << 20, FAST);
+    let short = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+    post_on(&mut pair.nodes[0], qpns[0], 0, short, 64);
+    run(&mut pair, &qpns, 50 * MICRO);
+    // WRITEs beside short messages: there is a limit when the READ begins.
+    let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+    (0..4).for_each(|_| post_on(&mut pair.nodes[0], qpns[2], 2, op, 1 << 20));
+    run(&mut pair, &qpns, 400 * MICRO);
+    let read = SendOp::Read { remote: remote(&pair.nodes[1]) };
+    post_on(&mut pair.nodes[0], qpns[1], 1, read, 1 << 20);
+    let waits = |pair: &RatedPair| pair.nodes[0].engine.query_qp(qpns[1]).unwrap().waits;
+    let limit = pair.now + 5 * MILLI;
+    while waits(&pair) != Wait::ShortMessages {
+        assert!(pair.now < limit, "the READ is not limited");
+        run(&mut pair, &qpns, Duration::from_nanos(300));
+    }
+    pair.nodes[0].engine.modify_qp(qpns[1], QpTransition::ToSqd).unwrap();
+    let done = run(&mut pair, &qpns, 3 * MILLI);
+    assert!(done.contains(&1), "{done:?}");
+    let drained = AsyncEvent::SendQueueDrained { qpn: qpns[1] };
+    assert!(pair.nodes[0].take_events().contains(&drained));
+    assert_eq!(pair.nodes[0].engine.long_outstanding(crate::harness::PORT), [0, 0]);
+}
+
+#[test]
+fn a_read_that_was_requested_whole_does_not_hold_up_writes() {
+    const READ: usize = 64 << 20;
+    let (mut pair, qpns) = beside_short(3, READ, FAST);
+    let remote = remote(&pair.nodes[1]);
+    // The queue pair of the short messages knows its round trip.
+    post_on(&mut pair.nodes[0], qpns[0], 0, SendOp::Write { remote, imm: None }, 64);
+    run(&mut pair, &qpns, 20 * MICRO);
+    post_on(&mut pair.nodes[0], qpns[1], 1, SendOp::Read { remote }, READ);
+    post_on(&mut pair.nodes[0], qpns[2], 2, SendOp::Write { remote, imm: None }, 1 << 20);
+    // The READ takes 13 ms.
+    let done = run(&mut pair, &qpns, 10 * MILLI);
+    assert_eq!(done, [2]);
+}
+
+/// Long WRITEs beside short ones, at round trips up to 10 ms: they keep nine tenths of their rate.
+#[test]
+fn the_limit_of_long_messages_costs_a_tenth_at_most_at_any_round_trip() {
+    const LEN: usize = 1 << 20;
+    for micros in [20, 200, 1_000, 10_000] {
+        let line = LinkParams { rate: 40_000, delay: micros * MICRO / 2, loss: 0 };
+        let rate = |shorts: bool| {
+            let (mut pair, qpns) = beside_short(9, LEN, line);
+            let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+            if shorts {
+                post_on(&mut pair.nodes[0], qpns[0], 0, op, 64);
+                run(&mut pair, &qpns, 3 * micros * MICRO);
+            }
+            for (index, &qpn) in qpns.iter().enumerate().skip(1) {
+                (0..3).for_each(|_| post_on(&mut pair.nodes[0], qpn, index as u64, op, LEN));
+            }
+            let mut count = |time: Duration| {
+                let (end, mut bytes) = (pair.now + time, 0);
+                while pair.now < end {
+                    for index in run(&mut pair, &qpns, (micros * MICRO / 8).max(MICRO)) {
+                        bytes += LEN;
+                        post_on(&mut pair.nodes[0], qpns[index as usize], index, op, LEN);
+                    }
+                }
+                bytes
+            };
+            // The limit finds its place.
+            count(10 * MILLI + 20 * micros * MICRO);
+            count(10 * MILLI + 40 * micros * MICRO)
+        };
+        let (alone, beside) = (rate(false), rate(true));
+        assert!(beside * 10 >= alone * 9, "{micros} us: {beside} bytes beside short messages, {alone} alone");
+    }
+}
