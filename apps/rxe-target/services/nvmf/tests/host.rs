@@ -56,7 +56,6 @@ pub enum Order {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(dead_code, reason = "the tests of disks under faults use the rest")]
 pub enum IoKind {
     Read,
     Write,
@@ -130,7 +129,6 @@ pub struct Host {
     pd: Option<ProtectionDomain>,
 }
 
-#[allow(dead_code, reason = "the tests of disks under faults use the rest")]
 impl Host {
     pub fn new(target: IpAddr, number: u8, subsystem: &str) -> Host {
         let config = HostConfig {
