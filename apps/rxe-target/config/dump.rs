@@ -116,6 +116,8 @@ impl Config {
             ("credits", flag(engine.credits)),
             ("cnp-interval", span(engine.cnp_interval)),
             ("congestion", congestion(&engine.congestion)),
+            ("short-messages-first", flag(engine.short_messages_first)),
+            ("early-retransmission", flag(engine.early_retransmission)),
             ("keep-alive", number(engine.keep_alive.map_or(0, |keep_alive| keep_alive.idle.as_secs()))),
         ])
     }

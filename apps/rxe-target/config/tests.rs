@@ -164,6 +164,13 @@ fn the_transport_section_configures_the_engine() {
     assert_eq!(control("off").expect("a configuration"), CongestionControl::Off);
     assert!(matches!(control("delay:80us"), Ok(CongestionControl::Delay(_))));
     assert!(wrong(&format!("{PORT}[transport]\ncongestion = \"on\"\n")).contains("delay:TIME"));
+    let sending = |text: &str| {
+        let engine = resolve(&format!("{PORT}[transport]\n{text}")).expect("a configuration").engine;
+        (engine.short_messages_first, engine.early_retransmission)
+    };
+    assert_eq!(sending(""), (true, true));
+    assert_eq!(sending("short-messages-first = false\n"), (false, true));
+    assert_eq!(sending("early-retransmission = false\n"), (true, false));
     assert!(wrong(&format!("{PORT}[transport]\nflsh = true\n")).contains("flsh"));
 }
 

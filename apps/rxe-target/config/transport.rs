@@ -15,6 +15,8 @@ pub struct TransportSection {
     credits: Option<bool>,
     cnp_interval: Option<Text<Span>>,
     congestion: Option<Text<Congestion>>,
+    short_messages_first: Option<bool>,
+    early_retransmission: Option<bool>,
     keep_alive: Option<u32>,
 }
 
@@ -28,6 +30,8 @@ impl TransportSection {
             credits: self.credits.unwrap_or(default.credits),
             cnp_interval: self.cnp_interval.as_ref().map_or(default.cnp_interval, |span| span.0.0),
             congestion: self.congestion.as_ref().map_or(default.congestion, |text| text.0.0.clone()),
+            short_messages_first: self.short_messages_first.unwrap_or(default.short_messages_first),
+            early_retransmission: self.early_retransmission.unwrap_or(default.early_retransmission),
             keep_alive: self.keep_alive.map_or(default.keep_alive, keep_alive),
             ..default
         }

@@ -28,6 +28,9 @@ fn reliable_connections() {
             "rd_atomic_stalls",
             "fence_stalls",
             "ack_deferred",
+            "long_stalls",
+            "rate_stalls",
+            "spurious_timeouts",
         ],
     );
 }

@@ -151,9 +151,9 @@ fn retries_exceeded() {
     }
     peer.node.post_recv(9, &[]);
     assert_eq!(peer.transmit().len(), 3);
-    for _ in 0..2 {
+    for packets in [3, 1] {
         peer.advance(TIMEOUT);
-        assert_eq!(peer.transmit().len(), 3);
+        assert_eq!(peer.transmit().len(), packets);
     }
     peer.advance(TIMEOUT);
     peer.expect([]);
@@ -177,11 +177,12 @@ fn progress_restores_the_retries() {
     post(&mut peer, 1, SEND, 10 * 1024);
     assert_eq!(peer.transmit().len(), 10);
     for psn in 0..10 {
-        for _ in 0..2 {
+        for packets in [10 - psn as usize, 1] {
             peer.advance(TIMEOUT);
-            assert_eq!(peer.transmit().len(), 10 - psn as usize);
+            assert_eq!(peer.transmit().len(), packets);
         }
         peer.ack(psn);
+        assert_eq!(peer.transmit().len(), 9 - psn as usize, "the peer answers");
     }
     assert_eq!(completed(&mut peer), [(1, WcStatus::Success)]);
 }

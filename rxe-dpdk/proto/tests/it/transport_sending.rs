@@ -278,3 +278,37 @@ fn the_limit_of_long_messages_costs_a_tenth_at_most_at_any_round_trip() {
         assert!(beside * 10 >= alone * 9, "{micros} us: {beside} bytes beside short messages, {alone} alone");
     }
 }
+
+// [RC-REQ-SPURIOUS]
+/// The CPU of both hosts is taken away for 5 to 15 ms, 10 to 40 times a second.
+#[test]
+fn hosts_whose_cpu_is_taken_away_send_almost_nothing_twice() {
+    const LEN: usize = 1 << 16;
+    for per_second in [10, 40] {
+        let agreed = Agreed { mtu: PathMtu::Mtu4096, timeout: 16, ..Agreed::default() };
+        let line = LinkParams { rate: 25_000, delay: 5 * MICRO, loss: 0 };
+        let mut pair = RatedPair::new(7, &agreed, &EngineConfig::default(), 64, LEN, line);
+        (pair.ring, pair.burst) = (1024, 32);
+        let gap = 10 * MILLI;
+        pair.gaps = Some([gap, Duration::from_secs(1) / per_second - gap]);
+        let qpns = queue_pairs(&mut pair, 16, 4, &agreed);
+        let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+        for (index, &qpn) in qpns.iter().enumerate() {
+            (0..2).for_each(|_| post_on(&mut pair.nodes[0], qpn, index as u64, op, LEN));
+        }
+        let end = pair.now + Duration::from_secs(2);
+        let mut done = 0;
+        while pair.now < end {
+            assert!(pair.step());
+            for wc in pair.nodes[0].take_completions() {
+                if wc.status != WcStatus::Success { panic!("{wc:?} {:?} {:?} {:?} {:?}", pair.now, pair.nodes[0].take_events(), pair.nodes[0].engine.stats(), pair.nodes[1].engine.stats()) }
+                done += LEN;
+                post_on(&mut pair.nodes[0], qpns[wc.wr_id as usize], wc.wr_id, op, LEN);
+            }
+        }
+        let [again, sent, spurious] =
+            ["retransmitted_pkts", "sent_pkts", "spurious_timeouts"].map(|name| pair.nodes[0].stat(name));
+        println!("{per_second} gaps a second: {again} of {sent} packets again, {spurious} spurious timeouts, {done} bytes");
+        assert!(again * 200 <= sent, "{per_second} gaps a second: {again} of {sent} packets were sent again");
+    }
+}

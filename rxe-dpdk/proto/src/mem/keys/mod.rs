@@ -1,5 +1,6 @@
 //! Keys: which bytes a local or remote key stands for.
 
+mod bound;
 mod draw;
 mod error;
 mod fast_reg_mr;
@@ -17,6 +18,7 @@ use std::fmt;
 
 use super::{Access, Memory, MemoryRegion, PdId, Span};
 
+use bound::BoundWindows;
 pub use draw::KeyLayout;
 use draw::KeySource;
 pub use error::{
@@ -79,8 +81,7 @@ pub enum KeyDomain {
 pub struct KeyTable {
     slots: OpenTable<Slot>,
     source: KeySource,
-    /// How many type 2 memory windows are bound.
-    bound_on_qp: usize,
+    bound: BoundWindows,
     /// The users of each protection domain.
     pds: BTreeMap<PdId, PdUsers>,
     next_pd: u32,
@@ -114,7 +115,7 @@ impl KeyTable {
 
     fn with_source(source: KeySource) -> KeyTable {
         let (slots, max_keys) = (OpenTable::new(Self::MIN_KEYS), source.layout().max_keys());
-        KeyTable { slots, source, bound_on_qp: 0, pds: BTreeMap::new(), next_pd: 1, max_keys }
+        KeyTable { slots, source, bound: BoundWindows::default(), pds: BTreeMap::new(), next_pd: 1, max_keys }
     }
 
     /// The table with room for fewer keys than its [layout](Self::layout) allows.

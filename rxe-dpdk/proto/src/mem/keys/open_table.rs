@@ -78,11 +78,6 @@ impl<T: Keyed> OpenTable<T> {
         self.slots.len()
     }
 
-    /// All values, to be changed; their keys must stay.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.slots.iter_mut().filter(|value| value.key() != 0)
-    }
-
     /// Prefetches the entry of `key`, for a later look-up.
     #[inline]
     pub(super) fn prefetch(&self, key: u32) {

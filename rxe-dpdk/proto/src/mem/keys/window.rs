@@ -39,7 +39,11 @@ impl KeyTable {
     /// [`RegisterError`], naming the reason; nothing changes then.
     pub fn alloc_window(&mut self, pd: PdId, kind: WindowKind) -> Result<u32, RegisterError> {
         self.own_keys_only()?;
-        self.add(Slot::closed(pd, Role::Unbound(kind)))
+        let key = self.add(Slot::closed(pd, Role::Unbound(kind)))?;
+        if kind == WindowKind::Type2 {
+            self.bound.made();
+        }
+        Ok(key)
     }
 
     /// Forgets a memory window, bound or not. From now on its key is unknown.
@@ -49,8 +53,13 @@ impl KeyTable {
     /// [`UnknownKey`] when no memory window has the key.
     pub fn dealloc_window(&mut self, key: u32) -> Result<(), UnknownKey> {
         match self.slots.get(key).ok_or(UnknownKey)?.role() {
-            Role::BoundType1 { .. } | Role::BoundType2 { .. } | Role::Unbound(_) => {
+            Role::BoundType1 { .. } | Role::Unbound(WindowKind::Type1) => {
                 self.unbind(key);
+                self.forget(key).map(|_| ()).ok_or(UnknownKey)
+            }
+            Role::BoundType2 { .. } | Role::Unbound(WindowKind::Type2) => {
+                self.unbind(key);
+                self.bound.forgotten();
                 self.forget(key).map(|_| ()).ok_or(UnknownKey)
             }
             Role::Region { .. } | Role::ValidFastRegMr { .. } | Role::FreeFastRegMr { .. } => Err(UnknownKey),
@@ -153,7 +162,7 @@ impl KeyTable {
         let role = match kind {
             WindowKind::Type1 => Role::BoundType1 { region },
             WindowKind::Type2 => {
-                self.bound_on_qp += 1;
+                self.bound.bind(qpn, new_key);
                 Role::BoundType2 { region, qpn }
             }
         };
@@ -177,16 +186,14 @@ impl KeyTable {
     }
 
     /// Unbinds all type 2 memory windows that are bound on queue pair `qpn`, for when it is destroyed or reset: its
-    /// number will be another's one day. Returns how many there were. Looks through the whole table, unless no type 2
-    /// window is bound at all.
+    /// number will be another's one day. Returns how many there were.
     pub fn unbind_windows_of(&mut self, qpn: u32) -> usize {
-        if self.bound_on_qp == 0 {
-            return 0;
-        }
-        let is_on_it = |slot: &&mut Slot| matches!(slot.role(), Role::BoundType2 { qpn: on, .. } if on == qpn);
-        let keys: Vec<u32> = self.slots.iter_mut().filter(is_on_it).map(|slot| slot.key).collect();
-        keys.iter().for_each(|&key| self.unbind(key));
-        keys.len()
+        std::iter::from_fn(|| {
+            let key = self.bound.of(qpn)?;
+            self.unbind(key);
+            Some(key)
+        })
+        .count()
     }
 
     /// Unbinds the memory window of `key`, if it is one and bound. Frees no memory: its region still has the bytes.
@@ -194,14 +201,14 @@ impl KeyTable {
         let Some(window) = self.slots.get_mut(key) else { return };
         let (region, kind) = match window.role() {
             Role::BoundType1 { region } => (region, WindowKind::Type1),
-            Role::BoundType2 { region, .. } => (region, WindowKind::Type2),
+            Role::BoundType2 { region, qpn } => {
+                self.bound.unbind(qpn, key);
+                (region, WindowKind::Type2)
+            }
             _ => return,
         };
         window.close(Role::Unbound(kind));
         window.memory = None;
-        if kind == WindowKind::Type2 {
-            self.bound_on_qp -= 1;
-        }
         if let Some(windows) = self.slots.get_mut(region).and_then(Slot::windows_mut) {
             *windows -= 1;
         }
@@ -214,7 +221,7 @@ mod tests {
     use crate::mem::{KeyDomain, Memory};
 
     #[test]
-    fn bound_type_2_windows_are_counted_up_and_down() {
+    fn the_type_2_windows_of_a_queue_pair_are_known_until_they_are_unbound() {
         let mut keys = KeyTable::new([2; 32], KeyDomain::Local);
         let pd = keys.alloc_pd();
         let access = Access::MW_BIND;
@@ -231,11 +238,10 @@ mod tests {
             for key in [one, two] {
                 keys.bind_window(key, pd, 7, &bind).unwrap();
             }
-            assert_eq!(keys.bound_on_qp, 1);
+            assert_eq!((keys.bound.of(7), keys.bound.of(8)), (Some(two), None));
             end(&mut keys, two, pd);
-            assert_eq!(keys.bound_on_qp, 0);
+            assert_eq!(keys.bound.of(7), None);
             keys.dealloc_window(one).unwrap();
-            assert_eq!(keys.bound_on_qp, 0);
         }
         assert!(keys.deregister(region_key).is_ok());
     }

@@ -1,5 +1,6 @@
 //! The engine: all queue pairs of one lcore, driven by its caller.
 
+mod catch_up;
 mod destroyed;
 mod keep_alive;
 mod modify;
@@ -28,6 +29,7 @@ use super::table::QpTable;
 use super::timer::TimerHeap;
 use super::tx_scheduler::{Next, Quanta, TxScheduler};
 use super::{AsyncEvent, EngineConfig, Latencies, TransportStats};
+use catch_up::CatchUp;
 use destroyed::DestroyedQps;
 pub use post::RecvSource;
 
@@ -52,6 +54,7 @@ pub struct Engine {
     /// Destroyed queue pairs with pending replies.
     destroyed: DestroyedQps,
     groups: MulticastTable,
+    catch_up: CatchUp,
     cx: Context,
 }
 
@@ -71,6 +74,7 @@ impl Engine {
             qps,
             destroyed: DestroyedQps::default(),
             groups: MulticastTable::default(),
+            catch_up: CatchUp::default(),
             cx: Context {
                 keys: keys.with_room(config.max_mr as usize),
                 cqs: CqTable::new(config.max_cq, config.max_cqe),
@@ -124,6 +128,7 @@ impl Engine {
     pub fn transmit(&mut self, now: Instant, tx: &mut impl TxQueue) -> usize {
         self.cx.bursts += 1;
         self.cx.now = now;
+        self.catch_up.turned(now, self.cx.stats.rcvd_pkts.get());
         let mut written = if self.destroyed.is_empty() { 0 } else { self.transmit_destroyed(now, tx) };
         for port in 0..self.cx.scheduler.ports() {
             written += self.transmit_by(port, now, tx);
@@ -182,9 +187,17 @@ impl Engine {
         }
     }
 
-    /// Handles every deadline up to `now`. Call `transmit` afterwards.
+    /// Handles every deadline up to `now`. Call it after what has arrived was [received](Engine::receive), and `transmit`
+    /// afterwards. When `now` has jumped since then, as the CPU was taken away, what is due waits for the next turns while these
+    /// still receive packets: [`next_timeout`](Engine::next_timeout) remains due.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.cx.now = now;
+        let config = &self.cx.config;
+        if config.early_retransmission
+            && self.catch_up.postpones(now, self.cx.stats.rcvd_pkts.get(), config.min_timeout / 2)
+        {
+            return;
+        }
         self.cx.scheduler.expire_limits(now);
         while let Some((at, slot)) = self.cx.timers.peek() {
             if at > now {

@@ -219,6 +219,12 @@ impl Qp {
             // It has stopped behind a packet that does not ask for an answer.
             room = Some(1);
         }
+        if let Some(repeated) = self.requester.repeated_room(turn.mix == Mix::Limited, &cx.config) {
+            if repeated == 0 {
+                return (written, left);
+            }
+            room = Some(room.map_or(repeated, |room| room.min(repeated)));
+        }
         let draining = self.state == QpState::Sqd;
         let mut grant = self.policy.grant(&cx.config, turn, room, draining);
         if turn.mix == Mix::Limited && self.common.qp_type == QpType::Rc {

@@ -213,6 +213,15 @@ impl Requester {
         self.cursor < self.sent
     }
 
+    /// Packets of what a timeout repeats that may be written now, if they are limited. When the peer has not answered the last
+    /// repetition either, only the first packet goes out until it does: it may be gone, or slow. `is_limited`: long messages are
+    /// limited; then so is the first repetition. Without early retransmission none is.
+    #[inline]
+    pub(super) fn repeated_room(&self, is_limited: bool, config: &EngineConfig) -> Option<u32> {
+        let repeats = self.timer.repetitions() > u8::from(!is_limited) && config.early_retransmission;
+        repeats.then_some(u32::from(self.cursor == self.una))
+    }
+
     pub(super) fn next_psn(&self) -> Psn {
         self.next.psn()
     }
@@ -480,8 +489,9 @@ impl Requester {
         }
         cx.stats.completer_retry_err.inc();
         // The last retransmission is lost, too: the next NAK counts again.
-        // compliance.md [RC-REQ-TIMEOUT]: When the retransmission timeout expires, everything from the first
-        // unacknowledged PSN on is retransmitted, also from the middle of a message.
+        // compliance.md [RC-REQ-TIMEOUT]: When the retransmission timeout expires, everything from the first unacknowledged PSN on
+        // is retransmitted, also from the middle of a message; if the last retransmission was not answered either, only the
+        // first packet until the peer answers.
         self.retried = None;
         self.rewind(cx, now, false);
         Ok(())

@@ -90,15 +90,10 @@ impl Requester {
     }
 
     /// Whether the packet at the cursor has to wait, where long messages are limited. What is sent again does not, as it was
-    /// within the limit before; but of what a timeout repeats only the first packet goes out until the peer answers, which may be
-    /// gone.
+    /// within the limit before.
     #[cold]
     fn limited(&self, wqe: &SendWqe, budget: LongBudget) -> Option<Sent> {
-        if self.retransmits() {
-            let awaits_first = self.timer.is_repeating() && self.cursor > self.una;
-            return awaits_first.then_some(Sent::Blocked);
-        }
-        if wqe.packets < 2 {
+        if self.retransmits() || wqe.packets < 2 {
             return None;
         }
         let is_read = wqe.is(OpTraits::RETURNS_DATA);

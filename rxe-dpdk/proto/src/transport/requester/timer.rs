@@ -62,22 +62,17 @@ pub(super) struct RetransmitTimer {
     /// Packets below were retransmitted after a timeout. Either copy may be acknowledged, so no RTT sample is taken
     /// (Karn's rule).
     untimed: Seq,
-    /// The retransmission after a timeout that nothing has answered yet.
-    repetition: Repetition,
+    /// Retransmissions after timeouts, in a row, that nothing has answered; when the first packets of the first and of the last one
+    /// were written, and whether that of the last one still has to be.
+    repetitions: u8,
+    is_due: bool,
+    repeated_first: Instant,
+    repeated_last: Instant,
     /// The shortest timeout that spurious ones have left, in nanoseconds, and when that last changed.
-    floor: u64,
+    floor: u32,
     floor_since: Instant,
     /// The last RTT sample in nanoseconds, until it is taken, or 0.
     sample: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Repetition {
-    None,
-    /// Its first packet is not written yet.
-    Due,
-    /// Its first packet was written at this time.
-    Since(Instant),
 }
 
 /// The local ACK timeout of the standard, in nanoseconds: 4.096 microseconds times 2 to the power of the code; 0 disables the timer.
@@ -95,7 +90,10 @@ impl RetransmitTimer {
             timeout: 0,
             ack_timeout: None,
             untimed: start,
-            repetition: Repetition::None,
+            repetitions: 0,
+            is_due: false,
+            repeated_first: Instant::ZERO,
+            repeated_last: Instant::ZERO,
             floor: 0,
             floor_since: Instant::ZERO,
             sample: 0,
@@ -161,9 +159,10 @@ impl RetransmitTimer {
         }
     }
 
-    /// Whether a retransmission after a timeout has not been answered.
-    pub(super) fn is_repeating(&self) -> bool {
-        self.repetition != Repetition::None
+    /// Retransmissions after timeouts, in a row, that nothing has answered.
+    #[inline]
+    pub(super) fn repetitions(&self) -> u8 {
+        self.repetitions
     }
 
     /// Packets before `cursor` that were written after the last one that asked, and are not acknowledged.
@@ -198,8 +197,12 @@ impl RetransmitTimer {
 
     /// Starts it, with what is left of the ACK timeout.
     fn run(&mut self, now: Instant, config: &EngineConfig) {
-        if self.repetition == Repetition::Due {
-            self.repetition = Repetition::Since(now);
+        if self.is_due {
+            self.is_due = false;
+            self.repeated_last = now;
+            if self.repetitions == 1 {
+                self.repeated_first = now;
+            }
         }
         if let (Some(_), State::Stopped { left }) = (self.ack_timeout, self.state) {
             self.schedule(now, now.after(left), config);
@@ -219,7 +222,7 @@ impl RetransmitTimer {
     /// Returns whether a round trip was measured.
     #[inline]
     pub(super) fn progressed(&mut self, now: Instant, una: Seq, stats: &TransportStats, config: &EngineConfig) -> bool {
-        if self.repetition != Repetition::None && self.was_spurious(now, config) {
+        if self.repetitions > 0 && self.was_spurious(now, config) {
             stats.spurious_timeouts.inc();
         }
         let is_measured = self.measure(now, una, stats, config);
@@ -251,13 +254,10 @@ impl RetransmitTimer {
     /// The first answer after a retransmission: tells whether the timeout was too short.
     #[cold]
     fn was_spurious(&mut self, now: Instant, config: &EngineConfig) -> bool {
-        let repetition = std::mem::replace(&mut self.repetition, Repetition::None);
-        let since = match repetition {
-            Repetition::Since(since) => now.nanos_since(since),
-            // It came before anything was sent again.
-            Repetition::Due => 0,
-            Repetition::None => return false,
-        };
+        // An answer may come before the first packet was sent again.
+        let since = if self.is_due { 0 } else { now.nanos_since(self.repeated_last) };
+        let since_first = if self.is_due && self.repetitions == 1 { 0 } else { now.nanos_since(self.repeated_first) };
+        self.forget_repetitions();
         let shortest = self.round_trip.shortest();
         if !config.early_retransmission || shortest == 0 {
             return false;
@@ -271,7 +271,7 @@ impl RetransmitTimer {
         // Half: what was measured may have been so with other packets on the way, and the way is free after a timeout.
         let spurious = 2 * since < shortest || since > once;
         if spurious {
-            self.floor = self.highest_floor().min(once.max(since).saturating_mul(2));
+            self.floor = self.highest_floor().min(once.max(since_first).saturating_mul(2)) as u32;
             self.floor_since = now;
             self.set_timeout(config);
         }
@@ -293,7 +293,7 @@ impl RetransmitTimer {
     }
 
     fn shortest_timeout(&self, config: &EngineConfig) -> Duration {
-        config.min_timeout.max(Duration::from_nanos(self.floor))
+        config.min_timeout.max(Duration::from_nanos(self.floor.into()))
     }
 
     /// Recomputes the retransmission timeout.
@@ -314,7 +314,12 @@ impl RetransmitTimer {
         self.round_trip.forget();
         self.asked = una;
         self.untimed = if known_lost { una } else { sent };
-        self.repetition = if known_lost { Repetition::None } else { Repetition::Due };
+        if known_lost {
+            self.forget_repetitions();
+        } else {
+            self.repetitions = self.repetitions.saturating_add(1);
+            self.is_due = true;
+        }
         if let State::Running { expires, .. } = self.state {
             self.state = State::Stopped { left: expires.nanos_since(now) };
         }
@@ -343,7 +348,11 @@ impl RetransmitTimer {
     /// Nothing is outstanding any more.
     pub(super) fn stop(&mut self) {
         self.state = self.stopped();
-        self.repetition = Repetition::None;
+        self.forget_repetitions();
+    }
+
+    fn forget_repetitions(&mut self) {
+        (self.repetitions, self.is_due) = (0, false);
     }
 
     /// The deadline has come. The caller then [goes back](Self::go_back).

@@ -37,6 +37,11 @@ pub struct Link {
     /// How often a port begins to refuse frames when it is offered some, and how long it may go on.
     pub refuse: u32,
     pub refuse_for: Duration,
+    /// How often, when something happens, a host pauses: it receives and sends nothing, and its timers wait. And how long it may.
+    pub pause: u32,
+    pub pause_for: Duration,
+    /// Frames that a switch marks (ECN).
+    pub mark: u32,
 }
 
 impl Default for Link {
@@ -55,6 +60,9 @@ impl Default for Link {
             shuffle_pause: Duration::ZERO,
             refuse: 0,
             refuse_for: Duration::ZERO,
+            pause: 0,
+            pause_for: Duration::ZERO,
+            mark: 0,
         }
     }
 }
@@ -144,6 +152,12 @@ pub struct Pair {
     /// For how long ports have refused frames, and until when they do.
     pub refused: Duration,
     refuses_until: [Instant; 2],
+    /// For how long hosts have paused, how often, and until when they do.
+    pub paused: Duration,
+    pub pauses: u32,
+    pauses_until: [Instant; 2],
+    /// Frames that have arrived at a host that pauses.
+    waiting: [Vec<usize>; 2],
     /// The latest frame that has arrived at each end, by number.
     latest: [u64; 2],
     /// How often a frame was harmed, by where it goes, queue pair, opcode and PSN.
@@ -182,6 +196,10 @@ impl Pair {
             shuffled_at: None,
             refused: Duration::ZERO,
             refuses_until: [Instant::ZERO; 2],
+            paused: Duration::ZERO,
+            pauses: 0,
+            pauses_until: [Instant::ZERO; 2],
+            waiting: [Vec::new(), Vec::new()],
             latest: [0; 2],
             harms: HashMap::new(),
             answers_harmed: HashMap::new(),
@@ -213,14 +231,28 @@ impl Pair {
 
     /// Both ends transmit what they can. When the next thing happens.
     fn transmit(&mut self) -> Option<Instant> {
-        let mut busy = None;
+        let mut next: Option<Instant> = None;
         for end in 0..2 {
+            // What a host does, it does when its pause is over.
+            let resumes = self.pauses_until[end].max(self.now);
+            let mut sooner = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+            if resumes > self.now {
+                if !self.waiting[end].is_empty() || self.nodes[end].engine.wants_transmit() {
+                    sooner(resumes);
+                }
+                if let Some(at) = self.nodes[end].engine.next_timeout() {
+                    sooner(at.max(resumes));
+                }
+                continue;
+            }
             let room = if self.port_refuses(end) { 0 } else { self.link.burst };
             let mut tx = Outbox { pool: &mut self.pool, free: &mut self.free, written: &mut self.written, room };
             self.nodes[end].engine.transmit(self.now, &mut tx);
             if self.nodes[end].engine.wants_transmit() {
-                let again = self.refuses_until[end].max(self.now + Duration::from_micros(1));
-                busy = Some(busy.map_or(again, |busy: Instant| busy.min(again)));
+                sooner(self.refuses_until[end].max(self.now + Duration::from_micros(1)));
+            }
+            if let Some(at) = self.nodes[end].engine.next_timeout() {
+                sooner(at);
             }
             std::mem::swap(&mut self.written, &mut self.outbox);
             for i in 0..self.outbox.len() {
@@ -232,8 +264,7 @@ impl Pair {
             self.nodes[end].collect();
         }
         let arrival = self.flights.peek().map(|Reverse((at, ..))| *at);
-        let timers = self.nodes.iter().filter_map(|node| node.engine.next_timeout());
-        let next = timers.chain(arrival).chain(busy).min()?;
+        let next = next.into_iter().chain(arrival).min()?;
         Some(self.now.max(next))
     }
 
@@ -253,6 +284,12 @@ impl Pair {
     /// Time jumps to `at`, or by a poll interval more; what happens until then is handled.
     fn happen(&mut self, at: Instant) {
         self.now = at + self.link.poll;
+        for end in 0..2 {
+            if self.now >= self.pauses_until[end] {
+                self.burst.extend(self.waiting[end].drain(..).map(|frame| (end, frame)));
+                self.may_pause(end);
+            }
+        }
         while let Some(&Reverse((at, number, to, frame))) = self.flights.peek() {
             if at > self.now {
                 break;
@@ -260,7 +297,11 @@ impl Pair {
             self.flights.pop();
             self.overtaken += u64::from(number < self.latest[to]);
             self.latest[to] = self.latest[to].max(number);
-            self.burst.push((to, frame));
+            if self.now < self.pauses_until[to] {
+                self.waiting[to].push(frame);
+            } else {
+                self.burst.push((to, frame));
+            }
         }
         let rested = self.shuffled_at.is_none_or(|at| self.now > at + self.link.shuffle_pause);
         if self.burst.len() > 1 && rested && self.rng.chance(self.link.shuffle) {
@@ -274,11 +315,21 @@ impl Pair {
         for (to, frame) in std::mem::take(&mut self.burst) {
             self.deliver(to, frame);
         }
-        for node in &mut self.nodes {
-            if node.engine.next_timeout().is_some_and(|at| at <= self.now) {
+        for (node, pauses_until) in self.nodes.iter_mut().zip(self.pauses_until) {
+            if self.now >= pauses_until && node.engine.next_timeout().is_some_and(|at| at <= self.now) {
                 node.engine.handle_timeout(self.now);
             }
             node.collect();
+        }
+    }
+
+    /// A host may begin to pause, behind what has waited for it.
+    fn may_pause(&mut self, end: usize) {
+        if self.link.pause > 0 && self.rng.chance(self.link.pause) {
+            let time = Duration::from_nanos(1 + self.rng.below(self.link.pause_for.as_nanos() as u64));
+            self.pauses_until[end] = self.now + time;
+            self.paused += time;
+            self.pauses += 1;
         }
     }
 
@@ -286,6 +337,10 @@ impl Pair {
     fn carry(&mut self, to: usize, frame: usize) {
         self.frames += 1;
         let link = self.link;
+        if link.mark > 0 && self.rng.chance(link.mark) {
+            // The ECN bits of the IPv4 header, which neither ICRC nor engine verify.
+            self.pool[frame][15] |= 3;
+        }
         let lost = self.rng.chance(link.loss);
         let corrupt = self.rng.chance(link.corrupt);
         let harmed = (lost || corrupt) && !self.is_spared(to, frame);

@@ -27,6 +27,13 @@ impl Default for LinkParams {
     }
 }
 
+/// When the CPU of an end is there again, or how long it still is.
+#[derive(Clone, Copy)]
+enum Away {
+    Until(Instant),
+    From(Instant),
+}
+
 /// Whether a frame from an end is lost.
 pub type DropFilter = Box<dyn FnMut(usize, &RocePacket<'_>) -> bool>;
 
@@ -40,6 +47,12 @@ pub struct RatedPair {
     pub drop_filter: DropFilter,
     /// Frames written by each end.
     pub frames: [u64; 2],
+    /// Frames that an end receives at once, before its timers.
+    pub burst: usize,
+    /// How long the CPU of an end is taken away, and then left, if it is.
+    pub gaps: Option<[Duration; 2]>,
+    /// Until when it is, or when it will be.
+    away: [Away; 2],
     rng: Rng,
     /// When the line of each end has sent what the port has taken: the last frame, and each of them.
     free_at: [Instant; 2],
@@ -67,6 +80,9 @@ impl RatedPair {
             ring: 1,
             drop_filter: Box::new(|_, _| false),
             frames: [0; 2],
+            burst: usize::MAX,
+            gaps: None,
+            away: [Away::From(now); 2],
             rng: Rng(seed),
             free_at: [now; 2],
             in_ring: [VecDeque::new(), VecDeque::new()],
@@ -83,12 +99,11 @@ impl RatedPair {
     /// False when nothing is left to happen.
     pub fn step(&mut self) -> bool {
         let mut next: Option<Instant> = None;
-        let mut sooner = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
         for end in 0..2 {
             while self.in_ring[end].front().is_some_and(|sent| *sent <= self.now) {
                 self.in_ring[end].pop_front();
             }
-            let room = self.ring - self.in_ring[end].len();
+            let room = if self.away_until(end).is_some() { 0 } else { self.ring - self.in_ring[end].len() };
             if room > 0 {
                 let mut tx = TxFrames { room: Some(room), ..TxFrames::default() };
                 self.nodes[end].engine.transmit(self.now, &mut tx);
@@ -102,34 +117,56 @@ impl RatedPair {
                     }
                 }
             }
+        }
+        for end in 0..2 {
+            let mut sooner = |at: Instant| next = Some(next.map_or(at, |next| next.min(at)));
+            // What happens at this end does so when its CPU is there.
+            let from = self.away_until(end).unwrap_or(self.now);
             if self.nodes[end].engine.wants_transmit() {
                 let is_full = self.in_ring[end].len() >= self.ring;
                 let room_at = self.in_ring[end].front().filter(|_| is_full).map_or(self.now, |sent| *sent);
-                sooner(room_at.max(self.now + Duration::from_nanos(1)));
+                sooner(room_at.max(self.now + Duration::from_nanos(1)).max(from));
             }
-            if let Some((at, _)) = self.flights[end].front() {
-                sooner(*at);
+            if let Some((at, _)) = self.flights[1 - end].front() {
+                sooner((*at).max(from));
             }
             if let Some(at) = self.nodes[end].engine.next_timeout() {
-                sooner(at);
+                sooner(at.max(from));
             }
         }
         let Some(next) = next else { return false };
         self.now = self.now.max(next);
         for end in 0..2 {
-            while self.flights[end].front().is_some_and(|(at, _)| *at <= self.now) {
-                let Some((_, frame)) = self.flights[end].pop_front() else { break };
-                let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
-                self.nodes[1 - end].engine.receive(self.now, PORT, &packet);
+            if self.away_until(end).is_some() {
+                continue;
             }
-        }
-        for node in &mut self.nodes {
+            for _ in 0..self.burst {
+                let Some((_, frame)) = self.flights[1 - end].pop_front_if(|(at, _)| *at <= self.now) else { break };
+                let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
+                self.nodes[end].engine.receive(self.now, PORT, &packet);
+            }
+            let node = &mut self.nodes[end];
             if node.engine.next_timeout().is_some_and(|at| at <= self.now) {
                 node.engine.handle_timeout(self.now);
             }
             node.collect();
         }
         true
+    }
+
+    /// Until when the CPU of an end is away now.
+    fn away_until(&mut self, end: usize) -> Option<Instant> {
+        let [gap, presence] = self.gaps?;
+        loop {
+            // Half to one and a half times as long.
+            let mut about = |time: Duration| time / 2 + Duration::from_nanos(self.rng.below(time.as_nanos() as u64));
+            match self.away[end] {
+                Away::Until(at) if self.now < at => return Some(at),
+                Away::Until(at) => self.away[end] = Away::From(at + about(presence)),
+                Away::From(at) if self.now < at => return None,
+                Away::From(at) => self.away[end] = Away::Until(at + about(gap)),
+            }
+        }
     }
 
     /// Steps until `done`; returns how long that took. Panics when nothing happens any more or `limit` has passed.

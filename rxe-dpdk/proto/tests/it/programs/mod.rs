@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use rxe_proto::Duration;
-use rxe_proto::transport::QpType;
+use rxe_proto::transport::{CongestionControl, QpType};
 
 use plan::{Program, RecvTiming, SETTLING};
 use test_env::{TIMEOUT_TIME, TestEnv};
@@ -80,7 +80,7 @@ fn judge(program: &Program, must: Must, met: &Met) {
     // Packets that are missing because frames changed places within one burst, or because a port refused the answer, are
     // retransmitted after an answer: no timeout is needed.
     let link = program.link;
-    if link.is_lossless() && link.arrives_in_order() && link.shuffle_pause >= SETTLING {
+    if link.is_lossless() && link.arrives_in_order() && link.shuffle_pause >= SETTLING && link.pause == 0 {
         let timeouts = [0, 1].map(|end| env.pair.nodes[end].stat("timeouts"));
         assert_eq!(timeouts, [0, 0], "nothing was lost, and a requester waited for a timeout");
     }
@@ -88,7 +88,7 @@ fn judge(program: &Program, must: Must, met: &Met) {
 }
 
 /// How long a program may take: a timeout for each frame that was lost, corrupted or overtaken, the time until all
-/// receives are there, twice, the pauses, the time in which ports refuse frames, a round trip for each burst whose frames
+/// receives are there, twice, the pauses of programs and hosts, the time in which ports refuse frames, what congestion control may take, a round trip for each burst whose frames
 /// change places, and for each work request two round trips and its packets one by one through a narrow port.
 fn bound(program: &Program, env: &TestEnv) -> Duration {
     let harmed = TIMEOUT_TIME * (env.pair.harmed + env.pair.overtaken) as u32;
@@ -108,6 +108,17 @@ fn bound(program: &Program, env: &TestEnv) -> Duration {
     let shuffled = if link.shuffle_pause >= SETTLING { round_trip } else { TIMEOUT_TIME };
     let bursts = env.pair.refused + env.pair.shuffled as u32 * shuffled;
     let steps_of = |end: usize| program.connections.iter().flat_map(move |c| &c.steps[end]);
+    // At the lowest rate, where something was marked, and with the longest wait of delay-based control for each packet.
+    let rated = |end: usize| match program.ends[end].congestion {
+        CongestionControl::Notifications(_) if link.mark > 0 => {
+            Duration::from_nanos(800 * env.pair.nodes[end].stat("sent_bytes"))
+        }
+        CongestionControl::Delay(_) => env.pair.nodes[end].stat("sent_pkts") as u32 * Duration::from_millis(10),
+        _ => Duration::ZERO,
+    };
+    let rated = rated(0) + rated(1);
     let pauses: Duration = (0..2).flat_map(steps_of).map(|step| step.pause).sum();
-    harmed + receives_at + pauses + bursts + steps as u32 * (2 * round_trip + Duration::from_micros(100))
+    // A host that pauses may be taken for lost, and what is sent again for the next pause, too.
+    let paused = 2 * env.pair.paused + env.pair.pauses * 2 * TIMEOUT_TIME;
+    harmed + receives_at + pauses + bursts + paused + rated + steps as u32 * (2 * round_trip + Duration::from_micros(100))
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rxe_proto::Duration;
-use rxe_proto::transport::{QpType, SendFlags};
+use rxe_proto::transport::{CongestionControl, DelayControl, QpType, SendFlags};
 use rxe_proto::wire::PathMtu;
 
 use crate::harness::pair::Link;
@@ -29,12 +29,14 @@ pub enum RecvTiming {
     Trickle(Duration),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EndPlan {
     pub credits: bool,
     pub window: u32,
     pub ack_every: u32,
     pub quantum: u32,
+    pub congestion: CongestionControl,
+    pub short_first: bool,
     /// More receives than messages.
     pub spare: usize,
 }
@@ -144,7 +146,7 @@ pub enum Size {
 }
 
 impl Size {
-    pub const MOST_PACKETS: usize = 4;
+    pub const MOST_PACKETS: usize = 12;
 
     pub fn bytes(self, mtu: usize) -> usize {
         match self {
@@ -185,9 +187,10 @@ fn op(qp_type: QpType) -> BoxedStrategy<Op> {
 
 fn step(qp_type: QpType) -> impl Strategy<Value = Step> {
     let size = prop_oneof![
-        (0..40usize).prop_map(Size::Small),
-        (1..=Size::MOST_PACKETS, -1..2i8).prop_map(|(n, more)| Size::Packets { n, more }),
-        any::<u16>().prop_map(Size::Part),
+        4 => (0..40usize).prop_map(Size::Small),
+        4 => (1..=4usize, -1..2i8).prop_map(|(n, more)| Size::Packets { n, more }),
+        1 => (5..=Size::MOST_PACKETS, -1..2i8).prop_map(|(n, more)| Size::Packets { n, more }),
+        4 => any::<u16>().prop_map(Size::Part),
     ];
     let flags = (any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2)).prop_map(
         |(signaled, fence, solicited)| {
@@ -249,15 +252,19 @@ fn link() -> impl Strategy<Value = Link> {
 /// Time between two bursts that are reordered in which everything has been repeated that the first one cost.
 pub const SETTLING: Duration = Duration::from_millis(1);
 
-/// Nothing is lost, but frames change places within bursts, some come twice, and ports refuse frames for a while.
+/// Nothing is lost, but frames change places within bursts, some come twice, some are marked, ports refuse frames for a while, and hosts pause.
 fn bursty() -> impl Strategy<Value = Link> {
     let ppm = |most: u32| prop_oneof![Just(0), 0..most];
     let micros = |range: std::ops::Range<u64>| range.prop_map(Duration::from_micros);
     let burst = prop_oneof![2 => Just(64usize), 1 => 1..64usize];
     let poll = prop_oneof![1 => Just(0u64), 1 => 0..10u64].prop_map(Duration::from_micros);
     let shuffle_pause = prop_oneof![2 => Just(SETTLING), 1 => Just(Duration::ZERO)];
-    (ppm(50_000), micros(1..11), burst, poll, (ppm(700_000), shuffle_pause), ppm(300_000), micros(1..50)).prop_map(
-        |(duplicate, delay, burst, poll, (shuffle, shuffle_pause), refuse, refuse_for)| Link {
+    let refuse = (ppm(300_000), micros(1..50));
+    // Longer than the shortest retransmission timeout, and than the ACK timeout.
+    let pause = (prop_oneof![3 => Just(0), 1 => 0..5_000u32], micros(1..2_000));
+    let mark = prop_oneof![3 => Just(0), 1 => 0..100_000u32];
+    (ppm(50_000), micros(1..11), burst, poll, (ppm(700_000), shuffle_pause), refuse, pause, mark).prop_map(
+        |(duplicate, delay, burst, poll, (shuffle, shuffle_pause), (refuse, refuse_for), (pause, pause_for), mark)| Link {
             duplicate,
             delay,
             burst,
@@ -266,6 +273,9 @@ fn bursty() -> impl Strategy<Value = Link> {
             shuffle_pause,
             refuse,
             refuse_for,
+            pause,
+            pause_for,
+            mark,
             ..Link::default()
         },
     )
@@ -274,8 +284,23 @@ fn bursty() -> impl Strategy<Value = Link> {
 fn end() -> impl Strategy<Value = EndPlan> {
     let window = prop_oneof![Just(128u32), 1..128u32];
     let ack_every = prop_oneof![Just(64u32), 1..64u32];
-    (any::<bool>(), window, ack_every, 1..17u32, 0..3usize)
-        .prop_map(|(credits, window, ack_every, quantum, spare)| EndPlan { credits, window, ack_every, quantum, spare })
+    let target = Duration::from_micros(30);
+    let congestion = prop_oneof![
+        Just(CongestionControl::Off),
+        Just(CongestionControl::default()),
+        Just(CongestionControl::Delay(DelayControl { target, scaling: target })),
+    ];
+    ((any::<bool>(), prop::bool::weighted(0.8)), window, ack_every, 1..17u32, congestion, 0..3usize).prop_map(
+        |((credits, short_first), window, ack_every, quantum, congestion, spare)| EndPlan {
+            credits,
+            window,
+            ack_every,
+            quantum,
+            congestion,
+            short_first,
+            spare,
+        },
+    )
 }
 
 /// Programs whose queue pairs are of these types.

@@ -428,7 +428,7 @@ fn owners(program: &Program, end: usize) -> Vec<Option<usize>> {
 }
 
 fn node(program: &Program, end: usize, memory: usize) -> Node {
-    let plan = program.ends[end];
+    let plan = &program.ends[end];
     let config = EngineConfig {
         worker: 3 * end as u8,
         seed: [end as u8 + 1; 32],
@@ -437,6 +437,8 @@ fn node(program: &Program, end: usize, memory: usize) -> Node {
         ack_every: plan.ack_every,
         read_quantum: plan.quantum,
         send_quantum: plan.quantum,
+        congestion: plan.congestion.clone(),
+        short_messages_first: plan.short_first,
         flush: true,
         atomic_write: true,
         ..EngineConfig::default()
