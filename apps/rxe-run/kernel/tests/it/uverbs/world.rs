@@ -57,7 +57,7 @@ impl Side {
 /// Sides 0 and 1, and what the link does to packets.
 pub struct World {
     pub sides: [Side; 2],
-    /// Interval of lost packets, in packets; 0 loses none.
+    /// One of so many packets is lost; 0 loses none. Not at regular intervals: what is repeated could lose the same packet each time.
     pub lose_every: u64,
     packets: u64,
 }
@@ -83,7 +83,8 @@ impl World {
         for (from, tx) in sent.into_iter().enumerate() {
             for (port, frame) in tx.frames {
                 self.packets += 1;
-                if self.lose_every != 0 && self.packets.is_multiple_of(self.lose_every) {
+                let draw = self.packets.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+                if self.lose_every != 0 && draw.is_multiple_of(self.lose_every) {
                     continue;
                 }
                 // A packet whose memory has gone while it was written is made void.
