@@ -68,7 +68,7 @@ impl Requester {
         if self.una > before {
             self.progressed(cx, now);
         } else if packet.opcode() != Opcode::Acknowledge {
-            self.still_answering(cx, psn, now);
+            self.still_answering(psn, now);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::congestion::{Pacer, ReactionPoint};
 use super::congestion_control::{CongestionControl, Dcqcn};
 use super::delay_window::DelayWindow;
 use super::long_limit::{LongBudget, LongLimit, Mix, Outstanding};
-use super::tx_scheduler::Quanta;
+use super::tx_scheduler::{Quanta, TxScheduler};
 
 /// A turn of a queue pair on its port.
 #[derive(Clone, Copy, Debug)]
@@ -126,24 +126,25 @@ impl SendPolicy {
             Some(room) => (room.min(quantum), room <= quantum),
             None => (quantum, false),
         };
-        // At most half of the window, which may become half as long before the answer comes.
-        let ack_every = match self.delay_packets {
-            Some(packets) => config.ack_every.min(packets.get() / 2),
-            None => config.ack_every,
+        let (window, ack_every) = match self.delay_packets {
+            // At most half of the window, which may become half as long before the answer comes.
+            Some(packets) => (self.window(config), config.ack_every.min(packets.get().div_ceil(2))),
+            None => (config.window, config.ack_every),
         };
-        Grant { now: turn.now, packets, asks_last, window: self.window(config), ack_every, long: None, draining }
+        Grant { now: turn.now, packets, asks_last, window, ack_every, long: None, draining }
     }
 }
 
 /// The rate.
 impl SendPolicy {
-    /// A congestion notification has come.
-    pub(super) fn notified(&mut self, control: &CongestionControl, now: Instant) {
+    /// A congestion notification has come. `round_trip` is the mean of the requester, in nanoseconds, or 0.
+    pub(super) fn notified(&mut self, control: &CongestionControl, now: Instant, round_trip: u64) {
         self.notifications = self.notifications.saturating_add(1);
         // compliance.md [ECN-CNP-RATE]: A congestion notification lowers the rate of its queue pair.
         if let CongestionControl::Notifications(settings) = control {
             let pace = self.pace.get_or_insert_default();
-            pace.reaction.get_or_insert_with(|| ReactionPoint::new(settings, now)).notified(settings, now);
+            let reaction = pace.reaction.get_or_insert_with(|| ReactionPoint::new(settings, now));
+            reaction.notified(settings, now, round_trip);
             pace.follow_reaction(settings, now);
         }
     }
@@ -164,15 +165,23 @@ impl SendPolicy {
         self.pace.as_ref().is_some_and(|pace| pace.pacer.rate().is_some())
     }
 
-    /// Packets of `mtu` bytes that the rate leaves for a turn; `None` is all. `sent_bytes` are those of the engine so far.
-    pub(super) fn room(&mut self, control: &CongestionControl, now: Instant, mtu: u32, sent_bytes: u64) -> Option<u32> {
+    /// Packets of `mtu` bytes that the rate leaves for a turn; `None` is all. `sent_bytes` are those of the engine so far, `round_trip`
+    /// is the mean of the requester, in nanoseconds, or 0.
+    pub(super) fn room(
+        &mut self,
+        control: &CongestionControl,
+        now: Instant,
+        mtu: u32,
+        sent_bytes: u64,
+        round_trip: u64,
+    ) -> Option<u32> {
         let pace = self.pace.as_mut()?;
         pace.sent_before = sent_bytes;
         if let (CongestionControl::Notifications(settings), Some(reaction)) = (control, &mut pace.reaction) {
-            reaction.advance(settings, now);
+            reaction.advance(settings, now, round_trip);
             pace.follow_reaction(settings, now);
         }
-        pace.pacer.room(now, mtu).map(|room| u32::try_from(room).unwrap_or(u32::MAX))
+        pace.pacer.room(now, mtu)
     }
 
     /// Whether the rate is that of responses to READs and atomics, too, and not of requests alone.
@@ -274,13 +283,20 @@ impl SendPolicy {
     }
 
     /// The port whose limit has the share.
+    #[inline]
     pub(super) fn share_port(&self) -> PortId {
         self.share_port
     }
 
-    /// `outstanding` is outstanding of long messages now, by a port with this limit.
-    pub(super) fn settle(&mut self, limit: &mut LongLimit, port: PortId, now: Instant, outstanding: Outstanding) {
-        limit.settle(now, self.share, outstanding);
-        (self.share, self.share_port) = (outstanding, port);
+    /// `outstanding` is outstanding of long messages now, by this port.
+    pub(super) fn settle(&mut self, scheduler: &mut TxScheduler, port: PortId, now: Instant, outstanding: Outstanding) {
+        if port != self.share_port {
+            scheduler.settle(self.share_port, now, self.share, Outstanding::default());
+            (self.share, self.share_port) = (Outstanding::default(), port);
+        }
+        if outstanding != self.share {
+            scheduler.settle(port, now, self.share, outstanding);
+            self.share = outstanding;
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::time::Instant;
 use crate::wire::PortId;
 
 use super::EngineConfig;
-use super::long_limit::{Direction, LongLimit, Mix};
+use super::long_limit::{Direction, LongLimit, Mix, Outstanding};
 
 /// New queue pairs served in a row before one that continues a long message.
 const MAX_NEW_IN_A_ROW: u32 = 8;
@@ -43,8 +43,8 @@ impl Quanta {
 /// Whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// A queue pair that is in the schedule; what is left of its turn, if the port has interrupted that.
-    Scheduled(u16, Option<Quanta>),
+    /// A queue pair that is in the schedule.
+    Scheduled(u16),
     /// A queue pair whose requests waited for the limit of long messages. It may be in the schedule, too, for its replies.
     Held(u16),
 }
@@ -63,6 +63,8 @@ struct PortScheduler {
     limit: LongLimit,
     /// Queue pairs whose requests wait for it, by direction, the longest wait first.
     held: [VecDeque<u16>; 2],
+    /// How many these are.
+    holds: usize,
 }
 
 impl TxScheduler {
@@ -94,6 +96,16 @@ impl TxScheduler {
         }
     }
 
+    /// A queue pair's part of the sums of a port's limit changes from `before` to `after`.
+    #[inline]
+    pub(super) fn settle(&mut self, port: PortId, now: Instant, before: Outstanding, after: Outstanding) {
+        if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
+            let had_long = port.limit.has_long();
+            port.limit.settle(now, before, after);
+            self.long = self.long + usize::from(port.limit.has_long()) - usize::from(had_long);
+        }
+    }
+
     /// Whether long messages are limited on any port.
     #[inline]
     pub(super) fn is_limited(&self) -> bool {
@@ -111,7 +123,7 @@ impl TxScheduler {
     pub(super) fn mix(&mut self, port: usize, now: Instant) -> Mix {
         let Some(port) = self.ports.get_mut(port) else { return Mix::NoneLong };
         if port.limit.is_limited() {
-            let mix = port.limit.mix(now, port.holds());
+            let mix = port.limit.mix(now, port.holds > 0);
             self.limited -= usize::from(mix != Mix::Limited);
             mix
         } else {
@@ -123,6 +135,7 @@ impl TxScheduler {
     pub(super) fn hold(&mut self, port: PortId, direction: Direction, slot: u16) {
         if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
             port.held[direction as usize].push_back(slot);
+            port.holds += 1;
         }
     }
 
@@ -131,7 +144,7 @@ impl TxScheduler {
         if self.limited == 0 {
             return None;
         }
-        let holding = self.ports.iter().filter(|port| port.holds() && port.limit.is_limited());
+        let holding = self.ports.iter().filter(|port| port.holds > 0 && port.limit.is_limited());
         holding.map(|port| port.limit.expires()).min()
     }
 
@@ -169,6 +182,12 @@ impl TxScheduler {
         }
     }
 
+    /// The queue pair whose turn the port has interrupted, and what is left of that turn, if there is one: it is the next.
+    #[inline]
+    pub(super) fn resume(&mut self, port: usize) -> Option<(u16, Quanta)> {
+        self.ports.get_mut(port)?.interrupted.take()
+    }
+
     /// Dequeues the queue pair that transmits next on a port.
     #[inline]
     pub(super) fn dequeue(&mut self, port: usize) -> Option<Next> {
@@ -199,6 +218,7 @@ impl TxScheduler {
             for queue in [&mut port.new, &mut port.continuing, out, in_] {
                 queue.retain(|&other| other != slot);
             }
+            port.holds = port.held.iter().map(VecDeque::len).sum();
         }
     }
 }
@@ -211,10 +231,6 @@ impl PortScheduler {
         }
     }
 
-    fn holds(&self) -> bool {
-        self.held.iter().any(|queue| !queue.is_empty())
-    }
-
     #[inline]
     fn is_empty(&self) -> bool {
         self.new.is_empty() && self.continuing.is_empty() && self.interrupted.is_none() && self.may_go_on().is_none()
@@ -223,7 +239,7 @@ impl PortScheduler {
     /// The direction in which a queue pair waits for the limit, and there is room.
     #[inline]
     fn may_go_on(&self) -> Option<Direction> {
-        if !self.holds() {
+        if self.holds == 0 {
             return None;
         }
         let fits =
@@ -233,34 +249,44 @@ impl PortScheduler {
 
     #[inline]
     fn dequeue(&mut self) -> Option<Next> {
-        let none_waits = self.continuing.is_empty() && !self.holds();
-        if self.interrupted.is_none() && none_waits {
-            self.new.pop_front().map(|slot| Next::Scheduled(slot, None))
+        if self.holds > 0 {
+            self.dequeue_held()
+        } else if self.continuing.is_empty() {
+            self.new.pop_front().map(Next::Scheduled)
         } else {
-            self.dequeue_from_all()
+            self.dequeue_from_both()
         }
     }
 
     /// The next one while others than new ones wait.
     #[inline(never)]
-    fn dequeue_from_all(&mut self) -> Option<Next> {
-        if let Some((slot, left)) = self.interrupted.take() {
-            return Some(Next::Scheduled(slot, Some(left)));
-        }
-        let held = self.may_go_on();
-        let others_wait = held.is_some() || !self.continuing.is_empty();
-        if (!others_wait || self.new_in_a_row < MAX_NEW_IN_A_ROW)
+    fn dequeue_from_both(&mut self) -> Option<Next> {
+        if self.new_in_a_row < MAX_NEW_IN_A_ROW
             && let Some(slot) = self.new.pop_front()
         {
-            self.new_in_a_row += u32::from(others_wait);
-            return Some(Next::Scheduled(slot, None));
+            self.new_in_a_row += 1;
+            return Some(Next::Scheduled(slot));
         }
         self.new_in_a_row = 0;
-        // Those that were held have waited longer, and use up the room.
-        match held {
-            Some(direction) => self.held[direction as usize].pop_front().map(Next::Held),
-            None => self.continuing.pop_front().map(|slot| Next::Scheduled(slot, None)),
+        self.continuing.pop_front().map(Next::Scheduled)
+    }
+
+    /// The next one while some wait for the limit. They have waited longer than those that continue, and use up the room.
+    #[inline(never)]
+    fn dequeue_held(&mut self) -> Option<Next> {
+        let Some(direction) = self.may_go_on() else {
+            let none_waits = self.continuing.is_empty();
+            return if none_waits { self.new.pop_front().map(Next::Scheduled) } else { self.dequeue_from_both() };
+        };
+        if self.new_in_a_row < MAX_NEW_IN_A_ROW
+            && let Some(slot) = self.new.pop_front()
+        {
+            self.new_in_a_row += 1;
+            return Some(Next::Scheduled(slot));
         }
+        self.new_in_a_row = 0;
+        self.holds -= 1;
+        self.held[direction as usize].pop_front().map(Next::Held)
     }
 }
 
@@ -268,13 +294,11 @@ impl PortScheduler {
 mod tests {
     use super::*;
 
-    use super::super::long_limit::Outstanding;
-
     const PORT: PortId = PortId(0);
 
     fn next(scheduler: &mut TxScheduler, port: usize) -> Option<u16> {
         scheduler.dequeue(port).map(|next| match next {
-            Next::Scheduled(slot, _) | Next::Held(slot) => slot,
+            Next::Scheduled(slot) | Next::Held(slot) => slot,
         })
     }
 
@@ -315,13 +339,14 @@ mod tests {
         (0..3).for_each(|slot| scheduler.enqueue(PORT, slot));
         scheduler.enqueue(PortId(2), 7);
         assert_eq!(scheduler.ports(), 3);
-        assert_eq!(scheduler.dequeue(0), Some(Next::Scheduled(0, None)));
+        assert_eq!(scheduler.dequeue(0), Some(Next::Scheduled(0)));
         let left = Quanta { replies: 16, requests: 3 };
         scheduler.interrupt(0, 0, left);
         let [two, one, none] = [2, 1, 2].map(|port| next(&mut scheduler, port));
         assert_eq!((two, one, none), (Some(7), None, None));
+        assert_eq!(scheduler.resume(2), None);
         scheduler.remove(1);
-        assert_eq!(scheduler.dequeue(0), Some(Next::Scheduled(0, Some(left))));
+        assert_eq!((scheduler.resume(0), scheduler.resume(0)), (Some((0, left)), None));
         assert_eq!((next(&mut scheduler, 0), next(&mut scheduler, 0)), (Some(2), None));
         assert!(scheduler.is_empty());
         scheduler.interrupt(0, 0, left);

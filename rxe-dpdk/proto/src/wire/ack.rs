@@ -67,7 +67,7 @@ impl AckTemplate {
     ///
     /// # Panics
     /// When `frame` has another length.
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, frame: &mut [u8], psn: Psn, syndrome: Syndrome, msn: u32) {
         let last = u64::from(psn.get()) << 32 | u64::from(syndrome.to_byte()) << 24 | u64::from(msn & 0xFF_FFFF);
         // The common length as a constant, so that the copies are inlined.

@@ -301,14 +301,24 @@ fn hosts_whose_cpu_is_taken_away_send_almost_nothing_twice() {
         while pair.now < end {
             assert!(pair.step());
             for wc in pair.nodes[0].take_completions() {
-                if wc.status != WcStatus::Success { panic!("{wc:?} {:?} {:?} {:?} {:?}", pair.now, pair.nodes[0].take_events(), pair.nodes[0].engine.stats(), pair.nodes[1].engine.stats()) }
+                if wc.status != WcStatus::Success {
+                    panic!(
+                        "{wc:?} {:?} {:?} {:?} {:?}",
+                        pair.now,
+                        pair.nodes[0].take_events(),
+                        pair.nodes[0].engine.stats(),
+                        pair.nodes[1].engine.stats()
+                    )
+                }
                 done += LEN;
                 post_on(&mut pair.nodes[0], qpns[wc.wr_id as usize], wc.wr_id, op, LEN);
             }
         }
         let [again, sent, spurious] =
             ["retransmitted_pkts", "sent_pkts", "spurious_timeouts"].map(|name| pair.nodes[0].stat(name));
-        println!("{per_second} gaps a second: {again} of {sent} packets again, {spurious} spurious timeouts, {done} bytes");
+        println!(
+            "{per_second} gaps a second: {again} of {sent} packets again, {spurious} spurious timeouts, {done} bytes"
+        );
         assert!(again * 200 <= sent, "{per_second} gaps a second: {again} of {sent} packets were sent again");
     }
 }

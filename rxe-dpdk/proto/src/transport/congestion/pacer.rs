@@ -7,18 +7,14 @@ const BURST: u64 = 10_000;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The rate of a queue pair, and the bytes that it may send or has sent too many.
-///
-/// What was sent counts in bytes, not as a time, so that a rate that changes also changes how long the wait for what was sent is.
+/// The rate of a queue pair, and when it may send next.
 #[derive(Debug, Default)]
 pub(in crate::transport) struct Pacer {
     /// Bytes per second; `None` is no limit.
     rate: Option<u64>,
-    /// What may be sent, in parts of 10^-9 bytes; below 0 what was sent too much.
-    credit: i128,
-    /// When that was computed.
-    at: Instant,
-    /// Something waits until the credit is 0.
+    /// When what was sent is over, at the rate of now.
+    next: Instant,
+    /// Something waits until then.
     is_waiting: bool,
 }
 
@@ -29,67 +25,62 @@ impl Pacer {
         self.rate
     }
 
+    /// What was sent and is not over takes as long as the new rate says.
+    #[inline]
     pub(in crate::transport) fn set_rate(&mut self, now: Instant, rate: Option<u64>) {
-        self.follow(now);
-        self.rate = rate.map(|rate| rate.max(1));
-        if self.rate.is_none() {
-            self.credit = 0;
+        let rate = rate.map(|rate| rate.max(1));
+        if rate != self.rate {
+            self.change_rate(now, rate);
         }
     }
 
-    /// Adds what the rate has given since. A caller that comes late may catch up, by one burst.
-    fn follow(&mut self, now: Instant) {
-        let elapsed = now.nanos_since(self.at);
-        self.at = self.at.max(now);
-        let rate = i128::from(self.rate.unwrap_or(u64::MAX / SECOND));
-        self.credit = (self.credit + i128::from(elapsed) * rate).min(rate * i128::from(BURST));
+    #[cold]
+    fn change_rate(&mut self, now: Instant, rate: Option<u64>) {
+        let left = match (self.rate, rate) {
+            (Some(before), Some(after)) => {
+                u128::from(self.next.nanos_since(now)) * u128::from(before) / u128::from(after)
+            }
+            _ => 0,
+        };
+        if self.next > now {
+            self.next = now.after(u64::try_from(left).unwrap_or(u64::MAX));
+        }
+        self.rate = rate;
     }
 
     /// Packets of `mtu` bytes that may be sent now; `None` is no limit.
-    pub(in crate::transport) fn room(&mut self, now: Instant, mtu: u32) -> Option<usize> {
+    pub(in crate::transport) fn room(&self, now: Instant, mtu: u32) -> Option<u32> {
         let rate = self.rate?;
-        self.follow(now);
-        if self.credit < 0 {
+        if now < self.next {
             return Some(0);
         }
-        Some((rate.saturating_mul(BURST) / SECOND / u64::from(mtu)).max(1) as usize)
+        let packets = rate.saturating_mul(BURST) / SECOND / u64::from(mtu);
+        Some(packets.clamp(1, u32::MAX.into()) as u32)
     }
 
     /// Records what was sent.
     pub(in crate::transport) fn sent(&mut self, now: Instant, bytes: u64) {
-        if self.rate.is_some() {
-            self.follow(now);
-            self.credit -= i128::from(bytes) * i128::from(SECOND);
-        }
+        let Some(rate) = self.rate else { return };
+        // A caller that comes late may catch up, by one burst.
+        let earliest = Instant::from_nanos(now.as_nanos().saturating_sub(BURST));
+        self.next = self.next.max(earliest).after(bytes.saturating_mul(SECOND) / rate);
     }
 
     /// Something waits for its time. Returns when that is; `None` if it has come.
     pub(in crate::transport) fn wait(&mut self, now: Instant) -> Option<Instant> {
-        self.follow(now);
-        self.is_waiting = self.rate.is_some() && self.credit < 0;
+        self.is_waiting = self.rate.is_some() && now < self.next;
         self.deadline()
     }
 
     /// When the wait ends, if something waits.
     #[inline]
     pub(in crate::transport) fn deadline(&self) -> Option<Instant> {
-        if self.is_waiting { Some(self.wait_ends()) } else { None }
-    }
-
-    #[cold]
-    fn wait_ends(&self) -> Instant {
-        match self.rate {
-            Some(rate) if self.credit < 0 => {
-                let nanos = self.credit.unsigned_abs().div_ceil(u128::from(rate));
-                self.at.after(u64::try_from(nanos).unwrap_or(u64::MAX))
-            }
-            _ => self.at,
-        }
+        self.is_waiting.then_some(self.next)
     }
 
     /// Ends a wait whose time has come. Returns whether there was one.
     pub(in crate::transport) fn resume(&mut self, now: Instant) -> bool {
-        let resumed = self.deadline().is_some_and(|at| at <= now);
+        let resumed = self.is_waiting && self.next <= now;
         self.is_waiting &= !resumed;
         resumed
     }

@@ -70,6 +70,12 @@ fn gain_shift(settings: &Dcqcn) -> u32 {
     settings.gain_shift.min(16)
 }
 
+/// Time that gives a step, in nanoseconds. Not less than a round trip, as what a step did shows no earlier: many queue pairs with a long
+/// queue at a switch would else grow faster than its notifications cut them.
+fn increase_interval(settings: &Dcqcn, round_trip: u64) -> u64 {
+    nanos(settings.increase_interval).max(round_trip)
+}
+
 fn nanos(interval: crate::time::Duration) -> u64 {
     u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
@@ -95,9 +101,9 @@ impl ReactionPoint {
         (self.rate < settings.line_rate).then_some(self.rate)
     }
 
-    /// Lowers the rate after a notification.
-    pub(in crate::transport) fn notified(&mut self, settings: &Dcqcn, now: Instant) {
-        self.advance(settings, now);
+    /// Lowers the rate after a notification. `round_trip` as for [`advance`](Self::advance).
+    pub(in crate::transport) fn notified(&mut self, settings: &Dcqcn, now: Instant, round_trip: u64) {
+        self.advance(settings, now, round_trip);
         // A rate far above what is sent, as the window or the program limits that, would not be lowered by a cut.
         if let Some(sent) = self.throughput.rate {
             self.rate = self.rate.min(sent + sent / 4).max(settings.min_rate);
@@ -107,17 +113,17 @@ impl ReactionPoint {
         self.rate = (self.rate - cut).max(settings.min_rate);
         self.alpha += (ONE - self.alpha) >> gain_shift(settings);
         self.alpha_at = now + settings.alpha_interval;
-        self.increase_at = now + settings.increase_interval;
+        self.increase_at = now.after(increase_interval(settings, round_trip));
         self.bytes = 0;
         (self.steps_by_time, self.steps_by_bytes) = (0, 0);
     }
 
-    /// Takes the steps that time has given.
-    pub(in crate::transport) fn advance(&mut self, settings: &Dcqcn, now: Instant) {
+    /// Takes the steps that time has given, with round trips of `round_trip` nanoseconds.
+    pub(in crate::transport) fn advance(&mut self, settings: &Dcqcn, now: Instant, round_trip: u64) {
         for _ in 0..elapsed(&mut self.alpha_at, now, nanos(settings.alpha_interval)) {
             self.alpha -= self.alpha >> gain_shift(settings);
         }
-        for _ in 0..elapsed(&mut self.increase_at, now, nanos(settings.increase_interval)) {
+        for _ in 0..elapsed(&mut self.increase_at, now, increase_interval(settings, round_trip)) {
             self.steps_by_time = self.steps_by_time.saturating_add(1);
             self.increase(settings);
         }
@@ -162,7 +168,7 @@ mod tests {
         let mut point = ReactionPoint::new(&settings, at(1000));
         assert_eq!(point.rate(&settings), None);
         for _ in 0..times {
-            point.notified(&settings, at(1000));
+            point.notified(&settings, at(1000), 0);
         }
         (settings, point)
     }
@@ -180,15 +186,25 @@ mod tests {
         let (settings, mut point) = notified(1);
         let mut rates = Vec::new();
         for step in 1..=7 {
-            point.advance(&settings, at(1000 + 55 * step));
+            point.advance(&settings, at(1000 + 55 * step), 0);
             rates.push(point.rate(&settings).unwrap_or(settings.line_rate) / 1_000_000);
         }
         assert_eq!(rates, [75_000, 87_500, 93_750, 96_875, 98_437, 99_218, 99_609], "the target is the line's rate");
         let (settings, mut point) = notified(2);
-        point.advance(&settings, at(1000 + 55 * 20));
+        point.advance(&settings, at(1000 + 55 * 20), 0);
         let rate = point.rate(&settings).unwrap();
         // Sixteen additive steps beyond 50 Gb/s, the last of which is half done.
         assert!(rate > 50 * GIGA + 14 * settings.additive && rate < 50 * GIGA + 16 * settings.additive, "{rate}");
+    }
+
+    #[test]
+    fn a_step_takes_a_round_trip_where_that_is_longer() {
+        let (settings, mut point) = notified(0);
+        point.notified(&settings, at(1000), 400_000);
+        point.advance(&settings, at(1399), 400_000);
+        assert_eq!(point.rate(&settings), Some(50 * GIGA));
+        point.advance(&settings, at(1400), 400_000);
+        assert_eq!(point.rate(&settings), Some(75 * GIGA));
     }
 
     #[test]
@@ -197,7 +213,7 @@ mod tests {
         point.sent(&settings, at(1000), 4 * settings.increase_bytes);
         let recovered = point.rate(&settings).unwrap();
         assert!(recovered < 25 * GIGA && recovered > 24 * GIGA, "{recovered}");
-        point.advance(&settings, at(1000 + 55 * 10));
+        point.advance(&settings, at(1000 + 55 * 10), 0);
         point.sent(&settings, at(1000 + 55 * 10), 10 * settings.increase_bytes);
         let hyper = point.rate(&settings).unwrap();
         assert!(hyper > 25 * GIGA + 5 * settings.hyper, "{hyper}");
@@ -208,10 +224,10 @@ mod tests {
         let (settings, mut point) = notified(1);
         // A pause makes the estimate smaller.
         for pause in 1..=10 {
-            point.advance(&settings, at(1000 + 55 * 60 * pause));
+            point.advance(&settings, at(1000 + 55 * 60 * pause), 0);
         }
         let before = point.rate(&settings).unwrap_or(settings.line_rate);
-        point.notified(&settings, at(40_000));
+        point.notified(&settings, at(40_000), 0);
         let after = point.rate(&settings).unwrap();
         assert!(after > before * 9 / 10, "{before} {after}");
     }
@@ -220,15 +236,15 @@ mod tests {
     fn any_gain_shift_is_a_weight() {
         let settings = Dcqcn { gain_shift: u32::MAX, ..Dcqcn::default() };
         let mut point = ReactionPoint::new(&settings, at(1000));
-        point.notified(&settings, at(1000));
-        point.advance(&settings, at(2000));
+        point.notified(&settings, at(1000), 0);
+        point.advance(&settings, at(2000), 0);
         assert_eq!(point.alpha, ONE - 1, "the smallest weight");
     }
 
     #[test]
     fn a_pause_of_years_gives_no_more_than_some_steps() {
         let (settings, mut point) = notified(8);
-        point.advance(&settings, Instant::from_nanos(u64::MAX));
+        point.advance(&settings, Instant::from_nanos(u64::MAX), 0);
         let rate = point.rate(&settings).unwrap();
         assert!(rate < GIGA + MAX_INTERVALS * settings.additive, "{rate}");
     }

@@ -139,18 +139,23 @@ impl Engine {
     fn transmit_by(&mut self, port: usize, now: Instant, tx: &mut impl TxQueue) -> usize {
         let quantum = self.cx.config.transmit_quantum as usize;
         let mix = self.cx.scheduler.mix(port, now);
+        let mut interrupted = self.cx.scheduler.resume(port);
         let mut written = 0;
-        while written < quantum
-            && let Some(next) = self.cx.scheduler.dequeue(port)
-        {
-            let (slot, left) = match next {
-                Next::Scheduled(slot, left) => (slot, left),
-                Next::Held(slot) if self.qps.in_slot(slot).is_some_and(Qp::end_hold) => (slot, None),
-                // Its turn comes with its replies.
-                Next::Held(_) => continue,
+        while written < quantum {
+            let (slot, quanta) = match interrupted.take() {
+                Some(turn) => turn,
+                None => match self.cx.scheduler.dequeue(port) {
+                    Some(Next::Scheduled(slot)) => (slot, Quanta::of(&self.cx.config)),
+                    Some(Next::Held(slot)) if self.qps.in_slot(slot).is_some_and(Qp::end_hold) => {
+                        (slot, Quanta::of(&self.cx.config))
+                    }
+                    // Its turn comes with its replies.
+                    Some(Next::Held(_)) => continue,
+                    None => break,
+                },
             };
             let Some(qp) = self.qps.in_slot(slot) else { continue };
-            let mut turn = Turn { now, mix, quanta: left.unwrap_or(Quanta::of(&self.cx.config)) };
+            let mut turn = Turn { now, mix, quanta };
             let (frames, left) = qp.transmit(&mut self.cx, &mut turn, tx);
             written += frames;
             match left {

@@ -11,6 +11,16 @@ use crate::wire::{DropReason, PortId, RocePacket, TxQueue};
 
 use super::Qp;
 
+/// What was written of replies.
+struct Replies {
+    packets: usize,
+    /// Those of the turn's quantum: all but congestion notifications.
+    quantum: u32,
+    /// Those of the rate.
+    paced: u32,
+    left: Left,
+}
+
 impl Qp {
     /// Prefetches what handling a response, or a request, needs.
     #[inline]
@@ -111,18 +121,19 @@ impl Qp {
         cx.stats.cnps_rcvd.inc();
         // Datagrams of one queue pair go to many places.
         let control = if self.link.is_some() { &cx.config.congestion } else { &CongestionControl::Off };
-        self.policy.notified(control, now);
+        self.policy.notified(control, now, self.requester.mean_round_trip());
     }
 
     /// Handles a response whose source, partition and ICRC have been checked.
     #[inline]
     pub(in crate::transport) fn handle_response(&mut self, cx: &mut Context, now: Instant, packet: &RocePacket<'_>) {
+        let before = self.requester.una;
         if let Err(failure) = self.requester.respond(&self.common, cx, now, packet) {
             cx.record_error_packet(self.common.qpn, packet);
             self.fail(cx, failure.cause, failure.wqe(), None);
             return;
         }
-        if cx.scheduler.is_limited() || self.policy.follows_answers() {
+        if (cx.scheduler.is_limited() || self.policy.follows_answers()) && self.requester.ends_step(before) {
             self.answered(cx, now);
         }
         self.arm_retransmit_timer(cx);
@@ -166,16 +177,18 @@ impl Qp {
         turn: &mut Turn,
         tx: &mut impl TxQueue,
     ) -> (usize, Left) {
-        let room = if self.policy.is_paced() { self.room(cx, turn.now) } else { None };
+        let is_paced = self.policy.is_paced();
+        let room = if is_paced { self.room(cx, turn.now) } else { None };
         let (written, left) = self.write_packets(cx, turn, tx, room);
         // Asking for the room may have ended the rate.
-        if self.policy.is_paced() { (written, self.pace(cx, turn.now, left)) } else { (written, left) }
+        if is_paced && self.policy.is_paced() { (written, self.pace(cx, turn.now, left)) } else { (written, left) }
     }
 
     /// Packets that the rate leaves for this turn.
     #[cold]
     fn room(&mut self, cx: &Context, now: Instant) -> Option<u32> {
-        self.policy.room(&cx.config.congestion, now, self.common.mtu, cx.stats.sent_bytes.get())
+        let round_trip = self.requester.mean_round_trip();
+        self.policy.room(&cx.config.congestion, now, self.common.mtu, cx.stats.sent_bytes.get(), round_trip)
     }
 
     /// Records what was written. What is left to send may have to wait for its time.
@@ -209,8 +222,10 @@ impl Qp {
             written = 1;
         }
         if self.responder.has_replies() || self.notifier.is_due() {
-            let (replies, after) = self.reply(cx, turn, tx, &mut room);
-            (written, left) = (written + replies, after);
+            let replied = self.reply(cx, turn.quanta.replies, tx, room);
+            turn.quanta.replies -= replied.quantum;
+            room = room.map(|room| room - replied.paced);
+            (written, left) = (written + replied.packets, replied.left);
         }
         if left == Left::Refused || !self.requester.has_unsent() || !self.state.sends() || !self.may_request() {
             return (written, left);
@@ -236,13 +251,18 @@ impl Qp {
             (QpType::Ud, _) => self.requester.send_unreliable(&self.common, None, cx, tx, &grant),
             (QpType::Rc | QpType::Uc, None) => return (written, left),
         };
-        written += requested.packets;
-        turn.quanta.requests -= requested.packets as u32;
+        written += requested.packets as usize;
+        turn.quanta.requests -= requested.packets;
         // Only requests start the retransmission timer.
         if requested.packets > 0 {
             self.arm_retransmit_timer(cx);
-            if self.requester.has_long() || turn.mix != Mix::NoneLong && self.common.qp_type == QpType::Rc {
-                self.count_long(cx, turn);
+            if self.requester.has_long() {
+                // Without a limit nobody looks at the sums: what is sent then counts when the peer answers next.
+                if turn.mix == Mix::Limited || !self.policy.has_share() {
+                    self.settle(cx, turn.now);
+                }
+            } else if turn.mix != Mix::NoneLong && self.common.qp_type == QpType::Rc {
+                self.short_sent(cx, turn.now, turn.mix);
             }
         }
         if let Some(direction) = requested.held {
@@ -288,17 +308,16 @@ impl Qp {
         !std::mem::replace(&mut self.active, true)
     }
 
-    /// Counts long messages that were sent, and tells the limit of a short one.
+    /// Tells the limit of a short message.
     #[inline(never)]
-    fn count_long(&mut self, cx: &mut Context, turn: &Turn) {
-        self.settle(cx, turn.now);
-        if !self.requester.has_long() && turn.mix != Mix::NoneLong && cx.config.short_messages_first {
+    fn short_sent(&mut self, cx: &mut Context, now: Instant, mix: Mix) {
+        if cx.config.short_messages_first {
             let knows_path = self.requester.knows_path;
-            if turn.mix != Mix::Limited {
+            if mix != Mix::Limited {
                 // What was measured before there was a limit says nothing about it.
                 self.requester.take_sample();
             }
-            cx.scheduler.with_limit(self.port(), |limit| limit.short_sent(turn.now, knows_path));
+            cx.scheduler.with_limit(self.port(), |limit| limit.short_sent(now, knows_path));
         }
     }
 
@@ -324,18 +343,13 @@ impl Qp {
 
     /// The sums of the port's limit follow what is outstanding.
     pub(in crate::transport) fn settle(&mut self, cx: &mut Context, now: Instant) {
-        let port = self.port();
-        if port != self.policy.share_port() {
-            self.leave_limit(cx, now);
-        }
         let outstanding = self.requester.long_outstanding(self.common.mtu);
-        cx.scheduler.with_limit(port, |limit| self.policy.settle(limit, port, now, outstanding));
+        self.policy.settle(&mut cx.scheduler, self.port(), now, outstanding);
     }
 
     /// Nothing of this queue pair counts for a limit any more.
     pub(in crate::transport) fn leave_limit(&mut self, cx: &mut Context, now: Instant) {
-        let port = self.policy.share_port();
-        cx.scheduler.with_limit(port, |limit| self.policy.settle(limit, port, now, Outstanding::default()));
+        self.policy.settle(&mut cx.scheduler, self.policy.share_port(), now, Outstanding::default());
     }
 
     fn port(&self) -> PortId {
@@ -348,34 +362,32 @@ impl Qp {
         self.link.as_ref().is_none_or(|link| self.requester.write_probe(link, cx, tx))
     }
 
-    /// Writes pending replies: congestion notification, responses, ACK, NAK. What of `room` is left is for requests.
-    fn reply(
-        &mut self,
-        cx: &mut Context,
-        turn: &mut Turn,
-        tx: &mut impl TxQueue,
-        room: &mut Option<u32>,
-    ) -> (usize, Left) {
-        let Some(link) = &self.link else { return (0, Left::Nothing) };
-        let Some(notified) = self.notifier.notify(link, cx, tx) else { return (0, Left::Refused) };
-        let responses = room.filter(|_| self.policy.paces_responses()).unwrap_or(u32::MAX);
-        let done = self.responder.reply(&self.common, link, cx, tx, turn.quanta.replies, responses);
-        turn.quanta.replies -= done.packets;
-        let written = usize::from(notified) + done.packets as usize;
-        if let Some(room) = room {
-            if self.policy.paces_responses() {
-                *room -= done.responses;
+    /// Writes pending replies: congestion notification, responses, ACK, NAK; of `room` packets that the rate leaves at most.
+    // Called per turn, from one place.
+    #[inline(always)]
+    fn reply(&mut self, cx: &mut Context, quantum: u32, tx: &mut impl TxQueue, room: Option<u32>) -> Replies {
+        let mut replies = Replies { packets: 0, quantum: 0, paced: 0, left: Left::Nothing };
+        let Some(link) = &self.link else { return replies };
+        let Some(notified) = self.notifier.notify(link, cx, tx) else {
+            return Replies { left: Left::Refused, ..replies };
+        };
+        let responses = room.filter(|_| self.policy.paces_responses());
+        let done = self.responder.reply(&self.common, link, cx, tx, quantum, responses.unwrap_or(u32::MAX));
+        replies.quantum = done.packets;
+        replies.packets = usize::from(notified) + done.packets as usize;
+        replies.left = done.left;
+        if room.is_some() {
+            if responses.is_some() {
+                replies.paced = done.responses;
             }
             let control = u64::from(done.packets - done.responses) + u64::from(notified);
             self.policy.replied(cx.stats.sent_bytes.get(), control * link.acks.frame_len() as u64);
         }
-        match done.error {
-            None => (written, done.left),
-            Some(FatalError { cause, receive }) => {
-                self.fail(cx, cause, None, receive);
-                (written, self.left_in_error())
-            }
+        if let Some(FatalError { cause, receive }) = done.error {
+            self.fail(cx, cause, None, receive);
+            replies.left = self.left_in_error();
         }
+        replies
     }
 
     /// What is left after a failure: a NAK may be pending.

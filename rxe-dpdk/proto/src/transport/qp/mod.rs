@@ -180,7 +180,7 @@ impl Qp {
     }
 
     /// Arms the timer for the retransmission deadline.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arm_retransmit_timer(&self, cx: &mut Context) {
         if let Some(deadline) = self.requester.deadline() {
             cx.arm_timer_at(self.common.qpn.slot(), deadline);

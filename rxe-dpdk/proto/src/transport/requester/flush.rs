@@ -1,11 +1,11 @@
 //! FLUSH and ATOMIC WRITE: both are answered like a READ of no bytes, and occupy one of the peer's READ and atomic
 //! resources until then. IBTA: annex "Memory Placement Extensions".
 
+use crate::time::Instant;
 use crate::transport::SendOp;
 use crate::transport::common::Common;
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
-use crate::transport::send_policy::Grant;
 use crate::wire::{BthOpcode, Feth, Opcode, TxQueue};
 
 use super::packet::Sent;
@@ -20,7 +20,7 @@ impl Requester {
         link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        grant: &Grant,
+        now: Instant,
     ) -> Sent {
         let Some(source) = self.source(wqe, common, &cx.keys, 0, wqe.length) else { return self.bad_key(wqe) };
         let op = if matches!(wqe.op, SendOp::Flush { .. }) { Opcode::Flush } else { Opcode::AtomicWrite };
@@ -49,7 +49,7 @@ impl Requester {
         if !filled {
             return self.bad_key(wqe);
         }
-        self.response_expected(cx, grant, self.cursor.add(1), true);
+        self.response_expected(cx, now, self.cursor.add(1), true);
         Sent::Written
     }
 }

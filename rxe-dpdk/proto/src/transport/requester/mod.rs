@@ -106,7 +106,7 @@ pub(super) struct Requester {
 /// What a requester did in a turn.
 pub(super) struct Requested {
     /// Packets written.
-    pub(super) packets: usize,
+    pub(super) packets: u32,
     pub(super) left: Left,
     /// The next packet is one of a long message and waits for the limit of these.
     pub(super) held: Option<Direction>,
@@ -264,9 +264,15 @@ impl Requester {
         }
     }
 
+    /// The mean round trip in nanoseconds; 0 before one was measured.
+    pub(super) fn mean_round_trip(&self) -> u64 {
+        self.timer.mean()
+    }
+
     /// The measured round trip time.
     pub(super) fn rtt(&self) -> Option<Duration> {
-        self.timer.mean()
+        let mean = self.timer.mean();
+        (mean > 0).then(|| Duration::from_nanos(mean))
     }
 
     /// The shortest round trip that was measured, in nanoseconds; 0 before the first one.
@@ -303,6 +309,13 @@ impl Requester {
     #[inline]
     pub(super) fn has_long(&self) -> bool {
         self.una < self.long_end
+    }
+
+    /// Whether what is outstanding is to be counted after an answer, with `before` the oldest PSN without one before: the responses to
+    /// a long READ count four at a time.
+    #[inline]
+    pub(super) fn ends_step(&self, before: Seq) -> bool {
+        self.una.since(before) != 1 || self.una.count().is_multiple_of(4) || self.una >= self.cursor
     }
 
     /// Bytes of long messages that are under way, of packets of `mtu` bytes. What is taken for lost is not.
@@ -462,9 +475,9 @@ impl Requester {
     /// Handles a READ or atomic response that did not move `una`. While the peer still answers requests from before the
     /// last retry, it has not processed the retransmission yet.
     #[inline]
-    pub(super) fn still_answering(&mut self, cx: &Context, psn: Seq, now: Instant) {
+    pub(super) fn still_answering(&mut self, psn: Seq, now: Instant) {
         if psn < self.before_retry {
-            self.timer.still_answering(now, &cx.config);
+            self.timer.still_answering(now);
         }
     }
 
@@ -555,6 +568,8 @@ impl Requester {
 
 impl Requester {
     /// Writes request packets, as many as are granted.
+    // Called per turn, from one place.
+    #[inline(always)]
     pub(super) fn send_requests(
         &mut self,
         common: &Common,
@@ -563,27 +578,27 @@ impl Requester {
         tx: &mut impl TxQueue,
         mut grant: Grant,
     ) -> Requested {
-        let mut requested = Requested { packets: 0, left: Left::Nothing, held: None, failure: None };
+        let granted = grant.packets;
+        let (mut left, mut held, mut failure) = (Left::Nothing, None, None);
         while self.has_unsent() {
             if grant.packets == 0 {
-                requested.left = Left::More;
+                left = Left::More;
                 break;
             }
             match self.send_one(common, link, cx, tx, &mut grant) {
                 Sent::Written => {
-                    requested.packets += 1;
                     grant.packets -= 1;
                     continue;
                 }
                 Sent::Local => continue,
                 Sent::Blocked => {}
-                Sent::Held(direction) => requested.held = Some(direction),
-                Sent::Backpressure => requested.left = Left::Refused,
-                Sent::Failed(failure) => requested.failure = Some(failure),
+                Sent::Held(direction) => held = Some(direction),
+                Sent::Backpressure => left = Left::Refused,
+                Sent::Failed(cause) => failure = Some(cause),
             }
             break;
         }
-        requested
+        Requested { packets: granted - grant.packets, left, held, failure }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes request packets.
 
 use crate::mem::{Access, KeyTable};
+use crate::time::Instant;
 use crate::transport::common::{Common, Failure};
 use crate::transport::context::Context;
 use crate::transport::link::{Flags, Link};
@@ -59,7 +60,7 @@ impl Requester {
         if !wqe.is(OpTraits::WANTS_RESPONSE) {
             return match wqe.op {
                 SendOp::Send { imm: None } | SendOp::Write { imm: None, .. } if wqe.packets == 1 => {
-                    self.send_whole_message(common, link, cx, tx, grant)
+                    self.send_whole_message(common, link, cx, tx, grant.now)
                 }
                 _ => self.send_message(common, link, cx, tx, grant),
             };
@@ -70,14 +71,14 @@ impl Requester {
         let wqe = *wqe;
         match wqe.op {
             SendOp::Flush { .. } | SendOp::AtomicWrite { .. } => {
-                self.send_flush_or_atomic_write(&wqe, common, link, cx, tx, grant)
+                self.send_flush_or_atomic_write(&wqe, common, link, cx, tx, grant.now)
             }
-            _ => self.send_atomic(&wqe, common, link, cx, tx, grant),
+            _ => self.send_atomic(&wqe, common, link, cx, tx, grant.now),
         }
     }
 
     /// Counts why the packet at the cursor has to wait, if it has to.
-    #[inline]
+    #[inline(always)]
     fn stall(&self, wqe: &SendWqe, cx: &Context, grant: &Grant) -> Option<Sent> {
         match self.blocked_by(wqe, grant.window, grant.draining)? {
             Wait::Window => cx.stats.window_stalls.inc(),
@@ -137,7 +138,7 @@ impl Requester {
         link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        grant: &mut Grant,
+        now: Instant,
     ) -> Sent {
         let Some(wqe) = self.sq.get(self.cursor_wqe) else { return Sent::Blocked };
         let Some(source) = self.source(wqe, common, &cx.keys, 0, wqe.length) else { return self.bad_key(wqe) };
@@ -174,7 +175,7 @@ impl Requester {
         if is_probe {
             self.probed(cx);
         }
-        self.written(cx, Some(grant), self.cursor.add(1), true);
+        self.written(cx, Some(now), self.cursor.add(1), true);
         Sent::Written
     }
 
@@ -248,7 +249,7 @@ impl Requester {
         if is_probe {
             self.probed(cx);
         }
-        self.written(cx, ack_req.then_some(&*grant), self.cursor.add(1), last);
+        self.written(cx, ack_req.then_some(grant.now), self.cursor.add(1), last);
         Sent::Written
     }
 
@@ -290,7 +291,7 @@ impl Requester {
                 budget.in_ -= end.since(self.cursor) as u32;
             }
         }
-        self.response_expected(cx, grant, end, end == wqe_end);
+        self.response_expected(cx, grant.now, end, end == wqe_end);
         Sent::Written
     }
 
@@ -302,7 +303,7 @@ impl Requester {
         link: &Link,
         cx: &mut Context,
         tx: &mut impl TxQueue,
-        grant: &mut Grant,
+        now: Instant,
     ) -> Sent {
         let sges = self.sq.sges(self.cursor_wqe);
         if sge::check(&cx.keys, common.pd, sges, 0, wqe.length as usize, Access::LOCAL_WRITE).is_err() {
@@ -320,25 +321,25 @@ impl Requester {
             _ => &mut packet,
         };
         packet.finish();
-        self.response_expected(cx, grant, self.cursor.add(1), true);
+        self.response_expected(cx, now, self.cursor.add(1), true);
         Sent::Written
     }
 
     /// Records a request whose responses are those up to `end`. `last`: nothing of its work request is left to be requested.
     #[inline(always)]
-    pub(super) fn response_expected(&mut self, cx: &Context, grant: &Grant, end: Seq, last: bool) {
+    pub(super) fn response_expected(&mut self, cx: &Context, now: Instant, end: Seq, last: bool) {
         self.reads.requested(end, !last && !self.retransmits());
-        self.written(cx, Some(grant), end, last);
+        self.written(cx, Some(now), end, last);
     }
 
-    /// Advances the cursor past a written packet, to `end`. `asks`: the turn, if the peer answers it at once.
+    /// Advances the cursor past a written packet, to `end`. `asks`: the time, if the peer answers it at once.
     #[inline(always)]
-    fn written(&mut self, cx: &Context, asks: Option<&Grant>, end: Seq, last: bool) {
+    fn written(&mut self, cx: &Context, asks: Option<Instant>, end: Seq, last: bool) {
         if self.cursor < self.sent {
             cx.stats.retransmitted_pkts.inc();
         }
-        if let Some(grant) = asks {
-            self.timer.ask(grant.now, self.cursor, end, &cx.config);
+        if let Some(now) = asks {
+            self.timer.ask(now, self.cursor, end);
         }
         self.cursor = end;
         self.sent = self.sent.max(self.cursor);

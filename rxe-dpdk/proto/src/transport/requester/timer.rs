@@ -114,7 +114,7 @@ impl RetransmitTimer {
         self.set_timeout(config);
         self.state = self.stopped();
         if una < self.asked {
-            self.run(now, config);
+            self.run(now);
         }
     }
 
@@ -133,8 +133,8 @@ impl RetransmitTimer {
         Duration::from_nanos(self.timeout)
     }
 
-    /// The smoothed round trip time.
-    pub(super) fn mean(&self) -> Option<Duration> {
+    /// The smoothed round trip in nanoseconds; 0 before the first one.
+    pub(super) fn mean(&self) -> u64 {
         self.round_trip.mean()
     }
 
@@ -183,7 +183,7 @@ impl RetransmitTimer {
 
     /// A packet is written that asks for an answer: `psn` is its first PSN, `end` one past its last.
     #[inline]
-    pub(super) fn ask(&mut self, now: Instant, psn: Seq, end: Seq, config: &EngineConfig) {
+    pub(super) fn ask(&mut self, now: Instant, psn: Seq, end: Seq) {
         self.asked = end;
         if psn >= self.untimed {
             // compliance.md [RC-REQ-RTT-KARN]: One packet at a time is timed, none that was retransmitted after a
@@ -191,12 +191,12 @@ impl RetransmitTimer {
             self.round_trip.begin(psn, now);
         }
         if let State::Stopped { .. } = self.state {
-            self.run(now, config);
+            self.run(now);
         }
     }
 
     /// Starts it, with what is left of the ACK timeout.
-    fn run(&mut self, now: Instant, config: &EngineConfig) {
+    fn run(&mut self, now: Instant) {
         if self.is_due {
             self.is_due = false;
             self.repeated_last = now;
@@ -205,16 +205,16 @@ impl RetransmitTimer {
             }
         }
         if let (Some(_), State::Stopped { left }) = (self.ack_timeout, self.state) {
-            self.schedule(now, now.after(left), config);
+            self.schedule(now, now.after(left));
         }
     }
 
-    fn schedule(&mut self, now: Instant, expires: Instant, config: &EngineConfig) {
+    fn schedule(&mut self, now: Instant, expires: Instant) {
         // compliance.md [RC-REQ-EARLY-RETRY]: The requester retransmits before the ACK timeout of the connection has expired,
         // when the measured round trip shows that the answer is lost.
         let early = now.after(self.timeout);
         // Leave time for an answer to the retransmission before the ACK timeout.
-        let is_late = !config.early_retransmission || early.after(self.timeout) > expires;
+        let is_late = early.after(self.timeout) > expires;
         self.state = State::Running { deadline: if is_late { expires } else { early }, expires };
     }
 
@@ -227,11 +227,9 @@ impl RetransmitTimer {
         }
         let is_measured = self.measure(now, una, stats, config);
         // compliance.md [RC-REQ-PROGRESS]: Any progress restores all retries and restarts both timers.
-        self.state = self.stopped();
-        if una < self.asked
-            && let Some(ack_timeout) = self.ack_timeout
-        {
-            self.schedule(now, now.after(ack_timeout), config);
+        match self.ack_timeout {
+            Some(ack_timeout) if una < self.asked => self.schedule(now, now.after(ack_timeout)),
+            ack_timeout => self.state = State::Stopped { left: ack_timeout.unwrap_or(0) },
         }
         is_measured
     }
@@ -337,11 +335,11 @@ impl RetransmitTimer {
     /// The peer still answers requests from before the last retry: the retransmission timeout begins again, the ACK timeout
     /// does not.
     #[inline]
-    pub(super) fn still_answering(&mut self, now: Instant, config: &EngineConfig) {
+    pub(super) fn still_answering(&mut self, now: Instant) {
         // compliance.md [RC-REQ-STILL-ANSWERING]: Responses to requests from before the last retry restart the
         // retransmission timeout, but not the ACK timeout.
         if let State::Running { expires, .. } = self.state {
-            self.schedule(now, expires, config);
+            self.schedule(now, expires);
         }
     }
 

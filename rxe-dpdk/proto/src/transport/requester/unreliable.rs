@@ -26,7 +26,7 @@ impl Requester {
     ) -> Requested {
         let mut requested = Requested { packets: 0, left: Left::Nothing, held: None, failure: None };
         while let Some(&wqe) = self.sq.get(self.cursor_wqe) {
-            if requested.packets >= grant.packets as usize {
+            if requested.packets >= grant.packets {
                 requested.left = Left::More;
                 break;
             }

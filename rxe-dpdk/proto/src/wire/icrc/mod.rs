@@ -111,7 +111,7 @@ impl IcrcKernel {
         }
         match self.0 {
             Kernel::Portable => portable::icrc(ip_and_up, is_ipv4),
-            // SAFETY: `all` and `detect` alone make values of IcrcKernel, of kernels that are here.
+            // SAFETY: `all` and `detect` alone make values of IcrcKernel, of kernels that are here; the length is checked above.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Kernel::Pclmul => unsafe { pclmul::icrc(ip_and_up, is_ipv4) },
             // SAFETY: as above.

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use rxe_proto::transport::EngineConfig;
+use rxe_proto::transport::{EngineConfig, Qpn};
 use rxe_proto::wire::{Frame, TxFrames, classify};
 use rxe_proto::{Duration, Instant};
 
@@ -34,10 +34,10 @@ pub const RECEIVER: u8 = 200;
 enum Event {
     /// A sender may write a packet.
     Send(usize),
-    /// A packet of a sender enters the queue of the switch.
-    Enqueue(usize, Vec<u8>),
+    /// A sender's packet enters the queue of the switch.
+    Enqueue(Vec<u8>),
     /// The same reaches the receiver.
-    Deliver(usize, Vec<u8>),
+    Deliver(Vec<u8>),
     /// An answer reaches a sender.
     Answer(usize, Vec<u8>),
     /// A timer of a sender expires.
@@ -47,8 +47,7 @@ enum Event {
 /// A sender and its link.
 pub struct Sender {
     pub node: Node,
-    /// Bytes of its packets that have reached the receiver.
-    pub delivered: u64,
+    pub qpns: Vec<Qpn>,
     free_at: Instant,
     /// When the next [`Event::Send`] and [`Event::Timer`] are.
     sends_at: Option<Instant>,
@@ -60,7 +59,7 @@ pub struct Bottleneck {
     pub receiver: Node,
     pub now: Instant,
     pub switch: Switch,
-    /// Lengths of the queue in bytes, as packets found it, since the last [`measure`](Self::measure).
+    /// Lengths of the queue in bytes, as packets found it.
     pub lengths: Vec<u64>,
     pub marked: u64,
     /// When the link to the receiver has sent what waits.
@@ -71,9 +70,10 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// `count` senders, each with a queue pair of `depth` work requests and `memory` bytes.
+    /// `count` senders, each with queue pairs of `depth` work requests, `qps` of them, and `memory` bytes.
     pub fn new(
         count: usize,
+        qps: usize,
         config: &EngineConfig,
         agreed: &Agreed,
         depth: u32,
@@ -81,16 +81,21 @@ impl Bottleneck {
         switch: Switch,
     ) -> Bottleneck {
         let config = |end: u8| EngineConfig { seed: [end; 32], ..config.clone() };
-        let mut receiver = Node::bare(RECEIVER, config(RECEIVER), 4 * depth * count as u32, memory);
+        let mut receiver = Node::bare(RECEIVER, config(RECEIVER), 4 * depth * (count * qps) as u32, memory);
         let now = Instant::from_nanos(1_000_000);
         let connect = |end: u8| {
-            let mut node = Node::new(end, config(end), depth, memory, agreed.access);
-            receiver.qpn = receiver.create_qp(depth, agreed.access);
-            node.ready_to_receive(RECEIVER, receiver.qpn, agreed);
-            receiver.ready_to_receive(end, node.qpn, agreed);
-            node.ready_to_send(agreed);
-            receiver.ready_to_send(agreed);
-            Sender { node, delivered: 0, free_at: now, sends_at: None, timer_at: None }
+            let mut node = Node::bare(end, config(end), 4 * depth * qps as u32, memory);
+            let qpns = (0..qps).map(|_| {
+                node.qpn = node.create_qp(depth, agreed.access);
+                receiver.qpn = receiver.create_qp(depth, agreed.access);
+                node.ready_to_receive(RECEIVER, receiver.qpn, agreed);
+                receiver.ready_to_receive(end, node.qpn, agreed);
+                node.ready_to_send(agreed);
+                receiver.ready_to_send(agreed);
+                node.qpn
+            });
+            let qpns = qpns.collect();
+            Sender { node, qpns, free_at: now, sends_at: None, timer_at: None }
         };
         let senders = (1..=count as u8).map(connect).collect();
         Bottleneck {
@@ -138,9 +143,12 @@ impl Bottleneck {
             let Some(Reverse((at, _, event))) = self.events.pop() else { break };
             self.now = at;
             match event {
+                // Only the last one that was planned.
+                Event::Send(index) if self.senders[index].sends_at != Some(at) => {}
+                Event::Timer(index) if self.senders[index].timer_at != Some(at) => {}
                 Event::Send(index) => self.send(index),
-                Event::Enqueue(index, frame) => self.enqueue(index, frame),
-                Event::Deliver(index, frame) => self.deliver(index, &frame),
+                Event::Enqueue(frame) => self.enqueue(frame),
+                Event::Deliver(frame) => self.deliver(&frame),
                 Event::Answer(index, frame) => {
                     let node = &mut self.senders[index].node;
                     receive(node, self.now, &frame);
@@ -167,12 +175,12 @@ impl Bottleneck {
         if let Some((_, frame)) = tx.frames.pop() {
             let at = self.now + serialization(frame.len(), self.switch.access);
             sender.free_at = at;
-            self.push(at, Event::Enqueue(index, frame));
+            self.push(at, Event::Enqueue(frame));
         }
         self.wake(index);
     }
 
-    fn enqueue(&mut self, index: usize, mut frame: Vec<u8>) {
+    fn enqueue(&mut self, mut frame: Vec<u8>) {
         let Switch { rate, delay, mark_from, mark_all, mark_at_most, .. } = self.switch;
         let waiting = (self.busy_until - self.now).as_nanos() as u64 * rate / 8000;
         self.lengths.push(waiting);
@@ -184,11 +192,10 @@ impl Bottleneck {
             self.marked += 1;
         }
         self.busy_until = self.busy_until.max(self.now) + serialization(frame.len(), rate);
-        self.push(self.busy_until + delay, Event::Deliver(index, frame));
+        self.push(self.busy_until + delay, Event::Deliver(frame));
     }
 
-    fn deliver(&mut self, index: usize, frame: &[u8]) {
-        self.senders[index].delivered += frame.len() as u64;
+    fn deliver(&mut self, frame: &[u8]) {
         receive(&mut self.receiver, self.now, frame);
         let mut tx = TxFrames::default();
         self.receiver.engine.transmit(self.now, &mut tx);
@@ -200,11 +207,15 @@ impl Bottleneck {
         }
     }
 
-    /// Forgets what was measured.
-    pub fn measure(&mut self) {
-        self.lengths.clear();
-        self.marked = 0;
-        self.senders.iter_mut().for_each(|sender| sender.delivered = 0);
+    /// Packets of each queue pair that were acknowledged so far.
+    pub fn acknowledged(&self) -> Vec<u64> {
+        let of = |sender: &Sender, qpn: Qpn| sender.node.engine.query_qp(qpn).unwrap().sends.packets;
+        self.senders.iter().flat_map(|sender| sender.qpns.iter().map(move |&qpn| of(sender, qpn))).collect()
+    }
+
+    /// The sum of a counter of the senders.
+    pub fn stat(&self, name: &str) -> u64 {
+        self.senders.iter().map(|sender| sender.node.stat(name)).sum()
     }
 }
 

@@ -264,19 +264,21 @@ fn bursty() -> impl Strategy<Value = Link> {
     let pause = (prop_oneof![3 => Just(0), 1 => 0..5_000u32], micros(1..2_000));
     let mark = prop_oneof![3 => Just(0), 1 => 0..100_000u32];
     (ppm(50_000), micros(1..11), burst, poll, (ppm(700_000), shuffle_pause), refuse, pause, mark).prop_map(
-        |(duplicate, delay, burst, poll, (shuffle, shuffle_pause), (refuse, refuse_for), (pause, pause_for), mark)| Link {
-            duplicate,
-            delay,
-            burst,
-            poll,
-            shuffle,
-            shuffle_pause,
-            refuse,
-            refuse_for,
-            pause,
-            pause_for,
-            mark,
-            ..Link::default()
+        |(duplicate, delay, burst, poll, (shuffle, shuffle_pause), (refuse, refuse_for), (pause, pause_for), mark)| {
+            Link {
+                duplicate,
+                delay,
+                burst,
+                poll,
+                shuffle,
+                shuffle_pause,
+                refuse,
+                refuse_for,
+                pause,
+                pause_for,
+                mark,
+                ..Link::default()
+            }
         },
     )
 }
