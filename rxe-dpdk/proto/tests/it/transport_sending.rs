@@ -45,7 +45,7 @@ fn many_queue_pairs_on_a_slow_line_that_loses_nothing_send_almost_nothing_twice(
         let agreed = Agreed { mtu: PathMtu::Mtu1024, timeout: 14, ..Agreed::default() };
         let line = LinkParams { rate: 10_000, delay: 5 * MICRO, loss: 0 };
         let mut pair = RatedPair::new(3, &agreed, &EngineConfig::default(), 4, LEN, line);
-        pair.ring = 64;
+        (pair.ring, pair.least_room) = (128, 64);
         let qpns = queue_pairs(&mut pair, count, 4, &agreed);
         let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
         for (index, &qpn) in qpns.iter().enumerate() {
@@ -176,7 +176,12 @@ fn acknowledgements_do_not_use_up_the_rate() {
 
 /// Queue pair 0 sends short messages, the others have long ones.
 fn beside_short(count: usize, memory: usize, line: LinkParams) -> (RatedPair, Vec<Qpn>) {
-    let agreed = Agreed { mtu: PathMtu::Mtu4096, timeout: 16, rd_atomic: 4, ..Agreed::default() };
+    beside_short_with(16, count, memory, line)
+}
+
+/// The same with this code of the ACK timeout.
+fn beside_short_with(timeout: u8, count: usize, memory: usize, line: LinkParams) -> (RatedPair, Vec<Qpn>) {
+    let agreed = Agreed { mtu: PathMtu::Mtu4096, timeout, rd_atomic: 4, ..Agreed::default() };
     let mut pair = RatedPair::new(5, &agreed, &EngineConfig::default(), 4, memory, line);
     pair.ring = 1024;
     let qpns = queue_pairs(&mut pair, count, 4, &agreed);
@@ -242,6 +247,28 @@ fn a_read_that_was_requested_whole_does_not_hold_up_writes() {
     // The READ takes 13 ms.
     let done = run(&mut pair, &qpns, 10 * MILLI);
     assert_eq!(done, [2]);
+}
+
+// [RC-REQ-TIMER-0]
+#[test]
+fn without_an_ack_timeout_long_messages_do_not_hang_after_a_pause_of_a_host() {
+    const LEN: usize = 1 << 18;
+    let (mut pair, qpns) = beside_short_with(0, 5, LEN, FAST);
+    let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+    post_on(&mut pair.nodes[0], qpns[0], 0, op, 64);
+    run(&mut pair, &qpns, 20 * MICRO);
+    pair.gaps = Some([6 * MILLI, 2 * MILLI]);
+    for _ in 0..20 {
+        for (index, &qpn) in qpns.iter().enumerate().skip(1) {
+            let queued = pair.nodes[0].engine.query_qp(qpn).unwrap().send_queued;
+            (queued..2).for_each(|_| post_on(&mut pair.nodes[0], qpn, index as u64, op, LEN));
+        }
+        let mut done = [0; 5];
+        for index in run(&mut pair, &qpns, 100 * MILLI) {
+            done[index as usize] += 1;
+        }
+        assert!(done[1..].iter().all(|&done| done > 0), "messages in 100 ms: {done:?}");
+    }
 }
 
 /// Long WRITEs beside short ones, at round trips up to 10 ms: they keep nine tenths of their rate.

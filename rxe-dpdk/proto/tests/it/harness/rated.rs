@@ -43,6 +43,8 @@ pub struct RatedPair {
     pub line: LinkParams,
     /// Frames that a port takes before the line has sent the first of them.
     pub ring: usize,
+    /// A port with less room than this takes none: like those whose driver frees several at a time.
+    pub least_room: usize,
     /// Drops chosen frames.
     pub drop_filter: DropFilter,
     /// Frames written by each end.
@@ -78,6 +80,7 @@ impl RatedPair {
             now,
             line,
             ring: 1,
+            least_room: 1,
             drop_filter: Box::new(|_, _| false),
             frames: [0; 2],
             burst: usize::MAX,
@@ -104,7 +107,7 @@ impl RatedPair {
                 self.in_ring[end].pop_front();
             }
             let room = if self.away_until(end).is_some() { 0 } else { self.ring - self.in_ring[end].len() };
-            if room > 0 {
+            if room >= self.least_room {
                 let mut tx = TxFrames { room: Some(room), ..TxFrames::default() };
                 self.nodes[end].engine.transmit(self.now, &mut tx);
                 for (_, frame) in tx.frames {
@@ -123,8 +126,9 @@ impl RatedPair {
             // What happens at this end does so when its CPU is there.
             let from = self.away_until(end).unwrap_or(self.now);
             if self.nodes[end].engine.wants_transmit() {
-                let is_full = self.in_ring[end].len() >= self.ring;
-                let room_at = self.in_ring[end].front().filter(|_| is_full).map_or(self.now, |sent| *sent);
+                // Frames that have to leave the ring first.
+                let too_many = self.in_ring[end].len().saturating_sub(self.ring - self.least_room);
+                let room_at = too_many.checked_sub(1).map_or(self.now, |last| self.in_ring[end][last]);
                 sooner(room_at.max(self.now + Duration::from_nanos(1)).max(from));
             }
             if let Some((at, _)) = self.flights[1 - end].front() {
