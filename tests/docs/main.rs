@@ -76,7 +76,7 @@ fn links_between_pages_resolve() {
 
 #[test]
 fn pages_keep_their_length() {
-    for (page, most) in [("README.md", 125), ("docs/walkthrough.md", 120), ("docs/architecture.md", 225)] {
+    for (page, most) in [("README.md", 125), ("docs/walkthrough.md", 120), ("docs/architecture.md", 240)] {
         let lines = read(page).lines().count();
         assert!(lines <= most, "{page} has {lines} lines, {most} are allowed");
     }
