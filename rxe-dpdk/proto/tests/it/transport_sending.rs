@@ -5,7 +5,9 @@ use crate::harness::rated::{LinkParams, RatedPair};
 use crate::harness::scripted_peer::{AckReq, ScriptedPeer};
 use crate::harness::{Agreed, Node};
 use rxe_proto::Duration;
-use rxe_proto::transport::{AsyncEvent, EngineConfig, QpTransition, Qpn, RemoteAddr, SendOp, Wait, WcStatus};
+use rxe_proto::transport::{
+    AsyncEvent, CongestionControl, DelayControl, EngineConfig, QpTransition, Qpn, RemoteAddr, SendOp, Wait, WcStatus,
+};
 use rxe_proto::wire::{Frame, Opcode, PathMtu, TxFrames, classify};
 
 const MICRO: Duration = Duration::from_micros(1);
@@ -249,7 +251,6 @@ fn a_read_that_was_requested_whole_does_not_hold_up_writes() {
     assert_eq!(done, [2]);
 }
 
-// [RC-REQ-TIMER-0]
 #[test]
 fn without_an_ack_timeout_long_messages_do_not_hang_after_a_pause_of_a_host() {
     const LEN: usize = 1 << 18;
@@ -271,39 +272,89 @@ fn without_an_ack_timeout_long_messages_do_not_hang_after_a_pause_of_a_host() {
     }
 }
 
-/// Long WRITEs beside short ones, at round trips up to 10 ms: they keep nine tenths of their rate.
+/// Long messages beside short ones, at round trips up to 10 ms: they keep nine tenths of their rate. `every`: time between two short
+/// messages, or without.
+fn share_beside_short(reads: bool, micros: u32, every: Option<Duration>) -> f64 {
+    const LEN: usize = 1 << 20;
+    let line = LinkParams { rate: 40_000, delay: micros * MICRO / 2, loss: 0 };
+    let rate = |shorts: bool| {
+        let (mut pair, qpns) = beside_short(9, LEN, line);
+        let remote = remote(&pair.nodes[1]);
+        let (short, long) = (SendOp::Write { remote, imm: None }, SendOp::Read { remote });
+        let long = if reads { long } else { short };
+        if shorts {
+            post_on(&mut pair.nodes[0], qpns[0], 0, short, 64);
+            run(&mut pair, &qpns, 3 * micros * MICRO);
+        }
+        for (index, &qpn) in qpns.iter().enumerate().skip(1) {
+            (0..3).for_each(|_| post_on(&mut pair.nodes[0], qpn, index as u64, long, LEN));
+        }
+        let mut short_at = pair.now;
+        let mut count = |time: Duration| {
+            let (end, mut bytes) = (pair.now + time, 0);
+            while pair.now < end {
+                let done = match every {
+                    None => run(&mut pair, &qpns, (micros * MICRO / 8).max(MICRO)),
+                    Some(_) => step(&mut pair),
+                };
+                for index in done.into_iter().filter(|&index| index > 0) {
+                    bytes += LEN;
+                    post_on(&mut pair.nodes[0], qpns[index as usize], index, long, LEN);
+                }
+                if let Some(every) = every.filter(|_| shorts && pair.now >= short_at) {
+                    post_on(&mut pair.nodes[0], qpns[0], 0, short, 64);
+                    short_at = pair.now + every;
+                }
+            }
+            bytes as f64
+        };
+        // The limit finds its place.
+        count(10 * MILLI + 20 * micros * MICRO);
+        count(10 * MILLI + 40 * micros * MICRO)
+    };
+    rate(true) / rate(false)
+}
+
+/// One step of time. Returns what has completed.
+fn step(pair: &mut RatedPair) -> Vec<u64> {
+    assert!(pair.step());
+    let completions = pair.nodes[0].take_completions();
+    assert!(completions.iter().all(|wc| wc.status == WcStatus::Success));
+    completions.into_iter().map(|wc| wc.wr_id).collect()
+}
+
 #[test]
 fn the_limit_of_long_messages_costs_a_tenth_at_most_at_any_round_trip() {
-    const LEN: usize = 1 << 20;
     for micros in [20, 200, 1_000, 10_000] {
-        let line = LinkParams { rate: 40_000, delay: micros * MICRO / 2, loss: 0 };
-        let rate = |shorts: bool| {
-            let (mut pair, qpns) = beside_short(9, LEN, line);
-            let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
-            if shorts {
-                post_on(&mut pair.nodes[0], qpns[0], 0, op, 64);
-                run(&mut pair, &qpns, 3 * micros * MICRO);
-            }
-            for (index, &qpn) in qpns.iter().enumerate().skip(1) {
-                (0..3).for_each(|_| post_on(&mut pair.nodes[0], qpn, index as u64, op, LEN));
-            }
-            let mut count = |time: Duration| {
-                let (end, mut bytes) = (pair.now + time, 0);
-                while pair.now < end {
-                    for index in run(&mut pair, &qpns, (micros * MICRO / 8).max(MICRO)) {
-                        bytes += LEN;
-                        post_on(&mut pair.nodes[0], qpns[index as usize], index, op, LEN);
-                    }
-                }
-                bytes
-            };
-            // The limit finds its place.
-            count(10 * MILLI + 20 * micros * MICRO);
-            count(10 * MILLI + 40 * micros * MICRO)
-        };
-        let (alone, beside) = (rate(false), rate(true));
-        assert!(beside * 10 >= alone * 9, "{micros} us: {beside} bytes beside short messages, {alone} alone");
+        for reads in [false, true] {
+            let share = share_beside_short(reads, micros, None);
+            println!("{micros} us, reads {reads}: {share:.3}");
+            assert!(share >= 0.9, "{micros} us, reads {reads}: {share}");
+        }
     }
+    let share = share_beside_short(false, 1_000, Some(9 * MILLI));
+    assert!(share >= 0.9, "one short message each 9 ms: {share}");
+}
+
+// [RC-REQ-ACKREQ]
+#[test]
+fn a_window_that_follows_the_round_trip_limits_requests_and_no_responses() {
+    let control = CongestionControl::Delay(DelayControl::default());
+    let config = EngineConfig { congestion: control, ..EngineConfig::default() };
+    let mut peer = ScriptedPeer::with_config(Agreed { timeout: 19, ..Agreed::default() }, config);
+    // Round trips so long that less than a packet may be outstanding.
+    for psn in 0..14 {
+        post(&mut peer, psn as u64, SEND, 1);
+        while peer.transmit().is_empty() {
+            peer.advance(MILLI);
+        }
+        peer.advance(900 * MICRO);
+        peer.ack(psn);
+    }
+    let rate = peer.node.engine.query_qp(peer.node.qpn).unwrap().rate;
+    assert!(rate.is_some_and(|rate| rate < 10_000_000), "{rate:?}");
+    peer.rdma(Opcode::ReadRequest, 0, AckReq::Ack, 0, 16 * 1024, b"");
+    assert_eq!(peer.transmit().len(), 16);
 }
 
 // [RC-REQ-SPURIOUS]
