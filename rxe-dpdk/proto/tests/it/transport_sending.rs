@@ -336,6 +336,21 @@ fn the_limit_of_long_messages_costs_a_tenth_at_most_at_any_round_trip() {
     assert!(share >= 0.9, "one short message each 9 ms: {share}");
 }
 
+#[test]
+fn queue_pairs_that_wait_for_the_limit_are_not_all_woken_for_each_packet() {
+    const LEN: usize = 1 << 17;
+    let (mut pair, qpns) = beside_short(129, LEN, FAST);
+    let op = SendOp::Write { remote: remote(&pair.nodes[1]), imm: None };
+    post_on(&mut pair.nodes[0], qpns[0], 0, op, 64);
+    run(&mut pair, &qpns, 20 * MICRO);
+    for (index, &qpn) in qpns.iter().enumerate().skip(1) {
+        post_on(&mut pair.nodes[0], qpn, index as u64, op, LEN);
+    }
+    run(&mut pair, &qpns, 2 * MILLI);
+    let [stalls, packets] = ["long_stalls", "sent_pkts"].map(|name| pair.nodes[0].stat(name));
+    assert!(packets > 1_000 && stalls > 0 && stalls < packets, "{stalls} stalls for {packets} packets");
+}
+
 // [RC-REQ-ACKREQ]
 #[test]
 fn a_window_that_follows_the_round_trip_limits_requests_and_no_responses() {
