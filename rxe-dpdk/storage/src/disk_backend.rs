@@ -531,6 +531,9 @@ impl Backend for DiskBackend {
             }
         }
         for _ in 0..self.waiting.len() {
+            if !ring.has_room() {
+                break;
+            }
             if let Some(index) = self.waiting.pop_front() {
                 self.step(ring, index, completed);
             }

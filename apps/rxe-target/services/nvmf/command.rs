@@ -1,6 +1,6 @@
 //! What the service remembers of commands in progress: I/O commands, and Connects.
 
-use rxe_nvmf::controller::FenceId;
+use rxe_nvmf::controller::{ControllerId, FenceId};
 use rxe_nvmf::io::CommandTag;
 use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{ConnectData, DataLocation, HostBuffer, Sqe};
@@ -8,22 +8,22 @@ use rxe_proto::Instant;
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr};
 use rxe_storage::{Completion, NamespaceId};
 
+use super::admission::{Grant, Place};
 use super::namespaces::Namespace;
-use super::staging::Piece;
 use super::work::Work;
 
-/// Staging that a backend may read or write. It cannot be freed before the operation is complete.
+/// What a backend uses: it cannot be given back before the operation is complete.
 #[derive(Debug)]
-pub struct Lent(Option<Piece>);
+pub struct Lent(Grant);
 
 impl Lent {
-    /// The storage has begun an operation on a piece, if the command has one.
-    pub fn new(piece: Option<Piece>) -> Lent {
-        Lent(piece)
+    /// The storage has begun an operation.
+    pub fn new(grant: Grant) -> Lent {
+        Lent(grant)
     }
 
-    /// The operation is complete: the piece is the command's again.
-    pub fn returned(self, _completion: &Completion) -> Option<Piece> {
+    /// The operation is complete: what it used is the command's again.
+    pub fn returned(self, _completion: &Completion) -> Grant {
         self.0
     }
 }
@@ -31,14 +31,12 @@ impl Lent {
 /// The state of a command: what it waits for, and where its staging is.
 #[derive(Debug)]
 pub enum Stage {
-    /// It waits for room in the staging pool.
-    Room,
-    /// It waits for room in its address's share of the staging pool.
-    Share,
+    /// It waits for admission.
+    Admission,
     /// It waits for the host's data, by RDMA READ. Its queue has the staging.
-    Fetch,
-    /// Its data are complete: the next operation can be submitted, or waits for room in the storage.
-    Ready(Option<Piece>),
+    Fetch(Place),
+    /// Its data are complete: the next operation can be submitted.
+    Ready(Grant),
     /// It waits for the storage, which may use the staging.
     Storage(Lent),
 }
@@ -77,7 +75,39 @@ impl Command {
     }
 }
 
-/// A Connect whose data are being fetched: its queue has the staging.
+/// A command that needs memory for admin commands.
+#[derive(Clone, Copy, Debug)]
+pub enum AdminWork {
+    /// A Connect, whose data are to be fetched.
+    Connect {
+        /// The queue pair.
+        queue: Qpn,
+        /// The host's memory.
+        from: HostBuffer,
+    },
+    /// A command with data for the host.
+    Command {
+        /// The queue pair.
+        queue: Qpn,
+        /// The receive of the command.
+        slot: u16,
+        /// The controller.
+        controller: ControllerId,
+        /// The command.
+        sqe: Sqe,
+    },
+}
+
+impl AdminWork {
+    /// Its queue pair.
+    pub fn queue(&self) -> Qpn {
+        match *self {
+            AdminWork::Connect { queue, .. } | AdminWork::Command { queue, .. } => queue,
+        }
+    }
+}
+
+/// A Connect whose data are being fetched, or wait for memory.
 pub struct PendingConnect {
     /// The receive of the command.
     pub slot: u16,

@@ -8,15 +8,19 @@
 //!   connections, completions, messages from other instances.
 //! * [`queue`] is a queue pair: receives, responses, and the order in which they go out.
 //! * [`admin`] executes what arrives on a queue without Connect and on admin queues.
+//! * [`admission`] decides which commands may proceed and which wait for memory; [`turns`] is its policy, [`staging`] the memory,
+//!   [`hosts`] tells the hosts apart.
 //! * [`execute`] executes I/O commands: staging, fetch, storage, response. [`command`] is a command in progress, [`work`] its
 //!   sequence of operations.
 //! * [`namespaces`] is a worker's view of the disks, which [`disks`] gives to management. [`latencies`] counts times.
 
 mod admin;
+mod admission;
 mod command;
 mod disks;
 mod execute;
 mod factory;
+mod hosts;
 mod instance;
 mod latencies;
 mod namespaces;
@@ -27,8 +31,10 @@ mod shared;
 mod staging;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod work;
 
 pub use disks::Disks;
 pub use factory::{NAME, factory};
+pub use service::ADMISSION;
 pub use shared::Shared;

@@ -15,14 +15,13 @@ use rxe_storage::{
     RingError, Scrub, ScrubReport, StorageError,
 };
 
+use super::admission::PLACES;
 use super::latencies::{self, CommandTimes};
 use crate::config::nvmf::{Backing, NamespaceConfig, NvmfConfig, SubsystemConfig};
 use crate::services::usage::Usage;
 
 /// Queues of one address that have sent no Connect: those of eight controllers, which a host may connect at once.
 const MAX_WAITING_PER_ADDRESS: usize = 128;
-/// Operations of one namespace that a worker's ring executes at once.
-const DISK_DEPTH: u32 = 256;
 
 /// The storage of a namespace, which each worker opens for itself.
 #[derive(Clone)]
@@ -64,7 +63,7 @@ impl Volume {
     pub fn backend(&self) -> Result<Box<dyn Backend>, OpenError> {
         Ok(match self {
             Volume::Ram(disk) => Box::new(RamBackend::new(Arc::clone(disk))),
-            Volume::Disk(disk) => Box::new(DiskBackend::new(Arc::clone(disk), DISK_DEPTH)?),
+            Volume::Disk(disk) => Box::new(DiskBackend::new(Arc::clone(disk), PLACES)?),
         })
     }
 

@@ -184,8 +184,8 @@ impl Env {
         self.network.advance(Duration::from_secs(90));
         let target = lock(&self.target);
         assert!(target.queues.is_empty() && target.connects.is_empty(), "{} queues", target.queues.len());
-        assert_eq!((target.commands.len(), target.waiting_for_room.len()), (0, 0), "commands");
-        assert_eq!((target.staging.in_use(), target.staging.waiting()), (0, 0), "staging");
+        assert_eq!(target.commands.len(), 0, "commands");
+        assert_eq!((target.admission.in_use(), target.admission.has_hosts()), ((0, 0), false), "admission");
         assert_eq!(self.shared.target().controller_count(), 0, "controllers");
         assert_eq!(self.shared.target().queue_count(), 0, "queues");
         assert_eq!(self.shared.target().fence_count(), 0, "queues whose commands may be in the storage");
@@ -417,7 +417,8 @@ fn a_host_that_holds_its_share_of_staging_leaves_the_rest_to_others() {
         env.network.turn();
     }
     let adapter = env.network.cut(2).expect("it runs");
-    assert_eq!(lock(&env.target).staging.in_use(), 4 << 20);
+    // Four commands with their memory; two wait.
+    assert_eq!(lock(&env.target).admission.in_use(), ((4 << 20) + 4, 2));
     for _ in 0..3 {
         env.order(&other, io(session, IoKind::Write, MIB));
     }
@@ -430,6 +431,68 @@ fn a_host_that_holds_its_share_of_staging_leaves_the_rest_to_others() {
     env.network.advance(Duration::from_secs(2));
     assert_eq!(progress(&greedy), (6, 0));
     for (host, session) in [(&greedy, hoarder), (&other, session)] {
+        env.order(host, Order::ShutDown { session });
+    }
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+/// Turns of the network until a host has written 8 blocks so many times, one after the other, while others keep 64 writes of
+/// 1 MiB outstanding each.
+fn turns_of(env: &mut Env, (host, session): (&Arc<Mutex<Host>>, usize), busy: &[Arc<Mutex<Host>>], writes: u64) -> u64 {
+    let mut turns = 0;
+    for token in 0..writes {
+        env.order(host, tracked(session, IoKind::Write, token % 31 * 8, 8, token));
+        while lock(host).answers.is_empty() {
+            keep_busy(env, busy);
+            assert!(turns < 1_000_000, "nothing completes");
+            env.network.turn();
+            turns += 1;
+        }
+        let answer = lock(host).answers.pop().expect("an answer");
+        assert_eq!(answer.status, Some(Status::SUCCESS));
+    }
+    turns
+}
+
+fn keep_busy(env: &mut Env, busy: &[Arc<Mutex<Host>>]) {
+    for host in busy {
+        for _ in progress(host).1..64 {
+            env.order(host, io(0, IoKind::Write, MIB));
+        }
+    }
+}
+
+#[test]
+fn two_hosts_with_many_long_writes_leave_a_third_a_third_of_its_rate_and_it_connects_at_once() {
+    let mut env = Env::new(9);
+    let third = env.host(4);
+    let session = env.session(&third, 1);
+    let alone = turns_of(&mut env, (&third, session), &[], 20);
+    env.order(&third, Order::ShutDown { session });
+    env.network.settle();
+    let busy: Vec<_> = [2, 3].map(|number| env.host(number)).into();
+    for host in &busy {
+        env.session(host, 1);
+    }
+    for _ in 0..500 {
+        keep_busy(&mut env, &busy);
+        env.network.turn();
+    }
+    env.order(&third, Order::Begin { io_queues: 1 });
+    let session = session + 1;
+    for _ in 0..500 {
+        keep_busy(&mut env, &busy);
+        env.network.turn();
+    }
+    assert!(lock(&third).is_ready(session), "it is not connected: {}", env.registry);
+    let before: u64 = busy.iter().map(|host| progress(host).0).sum();
+    let beside = turns_of(&mut env, (&third, session), &busy, 20);
+    let after: u64 = busy.iter().map(|host| progress(host).0).sum();
+    assert!(beside <= 3 * alone, "{beside} turns beside others, {alone} alone");
+    assert!(after > before, "the others are locked out");
+    assert_eq!(env.counter("malformed"), 0);
+    for (host, session) in [(&third, session), (&busy[0], 0), (&busy[1], 0)] {
         env.order(host, Order::ShutDown { session });
     }
     env.network.settle();
