@@ -192,3 +192,23 @@ fn an_operation_that_is_cancelled_before_its_first_request_has_no_effect() {
     let bytes = std::fs::read(&bed.path).unwrap();
     assert_eq!((bytes[0], bytes[4096]), (1, 0));
 }
+
+#[test]
+fn a_mark_whose_flush_failed_is_written_again_after_a_restart() {
+    let options = DiskOptions { checksums: true, ..BUFFERED };
+    let Bed { kernel, disk, path, folder } = Bed::new(&options, 16);
+    let start = |disk: &Arc<Disk>| One::disk(Ring::simulated(&kernel, RingConfig { depth: 32 }), disk);
+    kernel.set_faults(Faults { failing_flushes: 1, ..Faults::default() });
+    assert_eq!(start(&disk).write(0, &[1; 4096]), Err(StorageError::FlushFailed));
+    drop(disk);
+    let disk = open(&path, &options);
+    let mut one = start(&disk);
+    one.write(0, &[2; 16 * 4096]).unwrap();
+    // Of data and checksums, any part is on stable storage.
+    let beside = |path: &std::path::Path| PathBuf::from(format!("{}.crc32c", path.display()));
+    let after = folder.path().join("after");
+    kernel.power_failure(&path, &after).unwrap();
+    kernel.power_failure(&beside(&path), &beside(&after)).unwrap();
+    let disk = open(&after, &options);
+    assert!(start(&disk).read(0, 16 * 4096).is_ok(), "blocks without a verdict are damaged");
+}

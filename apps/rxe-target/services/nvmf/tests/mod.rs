@@ -1,6 +1,8 @@
 //! The service under hosts on a virtual network.
 
+mod disks_model;
 mod host;
+mod model;
 mod network;
 
 use std::any::Any;
@@ -47,8 +49,10 @@ const NO_ZEROING: Faults = Faults {
     no_zero_range: true,
 };
 
-/// A service that the test can look into.
-struct Probe<S>(Arc<Mutex<S>>);
+/// A service that the test can look into, with requests of management for it.
+struct Probe<S>(Arc<Mutex<S>>, Requests);
+
+type Requests = Arc<Mutex<Vec<String>>>;
 
 impl<S: Service> Service for Probe<S> {
     fn start(&mut self, cx: &mut Context<'_>) {
@@ -88,7 +92,11 @@ impl<S: Service> Service for Probe<S> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Outstanding {
-        lock(&self.0).poll(cx)
+        let mut service = lock(&self.0);
+        for request in lock(&self.1).drain(..) {
+            service.manage(cx, &request).expect("it follows");
+        }
+        service.poll(cx)
     }
 }
 
@@ -108,56 +116,50 @@ struct Env {
     target: Arc<Mutex<Nvmf>>,
     shared: Arc<Shared>,
     registry: MetricsRegistry,
+    requests: Requests,
 }
 
 impl Env {
     fn new(seed: u64) -> Env {
-        Env::with(seed, Backing::Ram { size: BLOCKS as usize * 4096 }, None)
+        Env::of(seed, config_of(vec![Backing::Ram { size: BLOCKS as usize * 4096 }], false), None)
     }
 
     /// The disk is a file of a simulated kernel, which zeroes ranges only by writing.
     fn on_file(seed: u64) -> (Env, SimulatedKernel, TempDir) {
-        let shm = Path::new("/dev/shm");
-        let folder = TempDir::new(if shm.is_dir() { shm } else { Path::new("/tmp") });
+        let folder = TempDir::new(shm());
         let path = folder.path().join("disk");
         std::fs::File::create(&path).and_then(|file| file.set_len(BLOCKS * 4096)).expect("a file");
         let kernel = SimulatedKernel::new(seed, NO_ZEROING);
-        let env = Env::with(seed, Backing::File { path, direct: false }, Some(kernel.clone()));
-        (env, kernel, folder)
+        let config = config_of(vec![Backing::File { path, direct: false }], false);
+        (Env::of(seed, config, Some(kernel.clone())), kernel, folder)
     }
 
-    fn with(seed: u64, backing: Backing, kernel: Option<SimulatedKernel>) -> Env {
-        let namespace = NamespaceConfig {
-            nsid: 1,
-            backing,
-            block_size: BlockSize::B4096,
-            read_only: false,
-            checksums: false,
-            uuid: None,
-        };
-        let subsystem = SubsystemConfig {
-            nqn: SUBSYSTEM.parse().expect("an NQN"),
-            serial: "1".to_owned(),
-            model: "test".to_owned(),
-            hosts: AllowedHosts::Any,
-            namespaces: vec![namespace],
-        };
-        let config = NvmfConfig { staging: STAGING, subsystems: vec![subsystem], ..NvmfConfig::default() };
-        let shared = Arc::new(Shared::new(TargetConfig::default()));
-        shared.open_all(&config, &HeapAllocator).expect("memory for the disk");
-        let registry = MetricsRegistry::default();
-        let mut service = Nvmf::new(Arc::clone(&shared), &config, registry.open(NAME));
-        service.kernel = kernel;
-        let target = Arc::new(Mutex::new(service));
+    fn of(seed: u64, config: NvmfConfig, kernel: Option<SimulatedKernel>) -> Env {
         let mut network = Network::new(seed);
-        network.start(TARGET, vec![(0, Listen::cm(config.port))], Box::new(Probe(Arc::clone(&target))));
-        Env { network, target, shared, registry }
+        let requests = Requests::default();
+        let (target, shared, registry) = start_target(&mut network, &config, kernel, &requests);
+        Env { network, target, shared, registry, requests }
+    }
+
+    /// Starts the target again, which was cut off.
+    fn restart(&mut self, config: &NvmfConfig, kernel: Option<SimulatedKernel>) {
+        // The files are closed before they are opened again.
+        let old = std::mem::replace(&mut self.shared, Arc::new(Shared::new(TargetConfig::default())));
+        self.target = Arc::new(Mutex::new(Nvmf::new(Arc::clone(&self.shared), config, self.registry.open(NAME))));
+        drop(old);
+        (self.target, self.shared, self.registry) = start_target(&mut self.network, config, kernel, &self.requests);
+    }
+
+    /// The worker follows a change of the disks, as management makes it.
+    fn follow(&mut self) {
+        lock(&self.requests).push(SUBSYSTEM.to_owned());
+        self.network.turn();
     }
 
     /// Starts a host.
     fn host(&mut self, number: u8) -> Arc<Mutex<Host>> {
         let host = Arc::new(Mutex::new(Host::new(address(TARGET), number, SUBSYSTEM)));
-        self.network.start(number, Vec::new(), Box::new(Probe(Arc::clone(&host))));
+        self.network.start(number, Vec::new(), Box::new(Probe(Arc::clone(&host), Requests::default())));
         host
     }
 
@@ -181,7 +183,12 @@ impl Env {
     /// Waits until hosts that have vanished are given up; nothing of any host is left then.
     fn expect_nothing_left(&mut self) {
         self.network.loss = 0;
-        self.network.advance(Duration::from_secs(90));
+        for _ in 0..9 {
+            self.network.advance(Duration::from_secs(10));
+            if self.network.adapter(TARGET).engine.qp_count() == 0 {
+                break;
+            }
+        }
         let target = lock(&self.target);
         assert!(target.queues.is_empty() && target.connects.is_empty(), "{} queues", target.queues.len());
         assert_eq!(target.commands.len(), 0, "commands");
@@ -193,6 +200,52 @@ impl Env {
         assert_eq!(self.shared.waiting().all(), 0, "queues without Connect");
         assert_eq!(self.network.adapter(TARGET).engine.qp_count(), 0, "queue pairs");
     }
+}
+
+/// A folder for files in memory, if there is one.
+fn shm() -> &'static Path {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() { shm } else { Path::new("/tmp") }
+}
+
+/// A subsystem with these disks, numbered from 1.
+fn config_of(backings: Vec<Backing>, checksums: bool) -> NvmfConfig {
+    let namespace = |(nsid, backing)| NamespaceConfig {
+        nsid,
+        backing,
+        block_size: BlockSize::B4096,
+        read_only: false,
+        checksums,
+        uuid: None,
+    };
+    let subsystem = SubsystemConfig {
+        nqn: SUBSYSTEM.parse().expect("an NQN"),
+        serial: "1".to_owned(),
+        model: "test".to_owned(),
+        hosts: AllowedHosts::Any,
+        namespaces: (1..).zip(backings).map(namespace).collect(),
+    };
+    NvmfConfig { staging: STAGING, subsystems: vec![subsystem], ..NvmfConfig::default() }
+}
+
+fn start_target(
+    network: &mut Network,
+    config: &NvmfConfig,
+    kernel: Option<SimulatedKernel>,
+    requests: &Requests,
+) -> (Arc<Mutex<Nvmf>>, Arc<Shared>, MetricsRegistry) {
+    let shared = Arc::new(Shared::new(TargetConfig::default()));
+    shared.open_all(config, &HeapAllocator).expect("the disks");
+    let registry = MetricsRegistry::default();
+    let mut service = Nvmf::new(Arc::clone(&shared), config, registry.open(NAME));
+    service.kernel = kernel;
+    let target = Arc::new(Mutex::new(service));
+    network.start(
+        TARGET,
+        vec![(0, Listen::cm(config.port))],
+        Box::new(Probe(Arc::clone(&target), Arc::clone(requests))),
+    );
+    (target, shared, registry)
 }
 
 fn io(session: usize, kind: IoKind, blocks: u32) -> Order {
