@@ -163,9 +163,10 @@ impl Host {
         self.clients.get(session).is_some_and(|client| client.session.is_ready() && !client.failed)
     }
 
-    /// Whether a session has ended, or was refused.
-    pub fn has_failed(&self, session: usize) -> bool {
-        self.clients.get(session).is_some_and(|client| client.failed || client.session.is_closed())
+    /// Whether a session has ended, or was refused, and all of its queues are disconnected.
+    pub fn has_ended(&self, session: usize) -> bool {
+        let ended = |client: &Client| (client.failed || client.session.is_closed()) && client.queues.is_empty();
+        self.clients.get(session).is_some_and(ended)
     }
 
     /// I/O commands without a completion on queues that are connected.

@@ -110,7 +110,7 @@ fn faults(rng: &mut Rng) -> Faults {
         short: chance(2, 200_000),
         flush_error: chance(4, 100_000),
         failing_flushes: 0,
-        slow: chance(2, 700_000),
+        slow: chance(2, 700_000).max(chance(4, 980_000)),
         no_holes: rng.below(2) == 0,
         no_zero_range: rng.below(2) == 0,
     }
@@ -173,9 +173,13 @@ impl Program {
             let answers = std::mem::take(&mut lock(&service).answers);
             answers.into_iter().for_each(|answer| self.answered(&answer));
             let Some(session) = self.clients[host].session else { continue };
-            if lock(&service).has_failed(session) {
+            if lock(&service).has_ended(session) {
                 self.clients[host].session = None;
                 self.give_up(|pending| pending.host == host && pending.session == session);
+            }
+            if lock(&service).is_ready(session) {
+                // Its Connect has waited for the commands of its sessions that have ended.
+                self.ended(|pending| pending.host == host && pending.session < session);
             }
         }
     }
@@ -221,7 +225,7 @@ impl Program {
 
     /// Commands that were not answered have ended.
     fn ended(&mut self, has_ended: impl Fn(&Pending) -> bool) {
-        let now = self.tick();
+        let now = self.now;
         for (_, pending) in self.unanswered.extract_if(.., |_, pending| has_ended(pending)) {
             let Some(disk) = self.disks.get_mut(&pending.nsid) else { continue };
             disk.end(pending.place, pending.began, now, false, false);
@@ -240,6 +244,26 @@ impl Program {
 
     fn is_ready(&self, host: usize) -> bool {
         self.clients[host].session.is_some_and(|session| lock(&self.clients[host].service).is_ready(session))
+    }
+
+    /// The host connects again while its commands are in the storage, and writes the same blocks.
+    fn reconnect(&mut self, host: usize) {
+        (0..8).for_each(|_| self.command(host));
+        self.turns(4);
+        let Some(session) = self.clients[host].session else { return };
+        let written = self
+            .pending
+            .iter()
+            .filter(|(token, pending)| pending.host == host && value_of(pending.kind, **token).is_some());
+        let written: Vec<_> = written.map(|(_, pending)| (pending.nsid, pending.place)).collect();
+        self.order(host, Order::Disconnect { session, qid: 0 });
+        self.turns(20);
+        self.begin_session(host);
+        self.turns(30);
+        let Some(session) = self.clients[host].session.filter(|_| self.is_ready(host)) else { return };
+        for (nsid, place) in written {
+            self.send(host, session, 1, nsid, IoKind::Write, place);
+        }
     }
 
     fn command(&mut self, host: usize) {
@@ -424,6 +448,10 @@ impl Program {
         self.env.network.cut(number);
         self.clients[host] = Client { number, service: self.env.host(number), session: None, io_queues: 0 };
         self.give_up(|pending| pending.host == host);
+        // The target does not know that its sessions have ended.
+        for pending in self.unanswered.values_mut().filter(|pending| pending.host == host) {
+            pending.host = usize::MAX;
+        }
     }
 
     /// The target is killed, or loses its power, and starts again.
@@ -501,6 +529,7 @@ impl Program {
             22 => self.restart_target(false),
             23..25 => self.restart_target(true),
             25..27 => self.advance_up_to(700),
+            27..30 => self.reconnect(host),
             _ => (0..1 + self.rng.below(8)).for_each(|_| self.command(host)),
         }
         let turns = self.rng.below(12);
