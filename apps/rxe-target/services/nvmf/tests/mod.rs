@@ -141,13 +141,23 @@ impl Env {
         Env { network, target, shared, registry, requests }
     }
 
-    /// Starts the target again, which was cut off.
+    /// Ends the target, which was cut off: what is in its storage completes, and its files are still open.
+    fn stop(&mut self, config: &NvmfConfig) {
+        let none = Arc::new(Shared::new(TargetConfig::default()));
+        self.target = Arc::new(Mutex::new(Nvmf::new(none, config, self.registry.open(NAME))));
+    }
+
+    /// Starts it again.
     fn restart(&mut self, config: &NvmfConfig, kernel: Option<SimulatedKernel>) {
         // The files are closed before they are opened again.
-        let old = std::mem::replace(&mut self.shared, Arc::new(Shared::new(TargetConfig::default())));
-        self.target = Arc::new(Mutex::new(Nvmf::new(Arc::clone(&self.shared), config, self.registry.open(NAME))));
-        drop(old);
+        self.shared = Arc::new(Shared::new(TargetConfig::default()));
         (self.target, self.shared, self.registry) = start_target(&mut self.network, config, kernel, &self.requests);
+    }
+
+    /// Whether a flush of a disk failed.
+    fn is_failed(&self, nsid: u32) -> bool {
+        let target = self.shared.target();
+        target.subsystems().flat_map(|of| &of.namespaces).any(|of| of.nsid == nsid && of.failed)
     }
 
     /// The worker follows a change of the disks, as management makes it.

@@ -459,17 +459,6 @@ impl Program {
         if self.kind == Kind::Memory {
             return;
         }
-        for nsid in DISKS {
-            if self
-                .env
-                .shared
-                .target()
-                .subsystems()
-                .any(|of| of.namespaces.iter().any(|of| of.nsid == nsid && of.failed))
-            {
-                self.disks.get_mut(&nsid).expect("a disk").flush_failed();
-            }
-        }
         self.seen.restarts += u64::from(!loses_power);
         self.seen.power_failures += u64::from(loses_power);
         drop(self.env.network.cut(TARGET));
@@ -489,6 +478,12 @@ impl Program {
             self.restart_host(host);
         }
         let config = config_of(backings(self.kind, &self.folder, self.generation), self.checksums);
+        self.env.stop(&config);
+        // A flush may fail at the end, and a restart ends what follows from that.
+        self.env.shared.note_failed_flushes();
+        for nsid in DISKS.into_iter().filter(|nsid| self.env.is_failed(*nsid)) {
+            self.disks.get_mut(&nsid).expect("a disk").flush_failed();
+        }
         self.env.restart(&config, Some(self.kernel.clone()));
         self.removed.clear();
         self.ended(|_| true);
@@ -549,7 +544,8 @@ impl Program {
         self.wait(|program| program.pending.is_empty());
         self.wait(|program| {
             program.restore();
-            !program.is_failed() && program.removed.values().all(|is_gone| !is_gone)
+            DISKS.into_iter().all(|nsid| !program.env.is_failed(nsid))
+                && program.removed.values().all(|is_gone| !is_gone)
         });
         self.faults = allowed;
         self.begin_session(0);
@@ -573,10 +569,6 @@ impl Program {
         }
         self.env.network.settle();
         self.env.expect_nothing_left();
-    }
-
-    fn is_failed(&self) -> bool {
-        self.env.shared.target().subsystems().any(|of| of.namespaces.iter().any(|of| of.failed))
     }
 
     fn wait(&mut self, mut is_done: impl FnMut(&mut Program) -> bool) {
