@@ -99,6 +99,8 @@ pub struct Disk {
     pub(crate) zero_range: AtomicBool,
     /// Whether a flush failed since the file was opened or recovered.
     failed: AtomicBool,
+    /// Number of flushes that failed.
+    failures: AtomicU64,
     /// Number of recoveries.
     recoveries: AtomicU64,
     path: PathBuf,
@@ -184,6 +186,7 @@ impl Disk {
             punch: AtomicBool::new(punch),
             zero_range: AtomicBool::new(true),
             failed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
             recoveries: AtomicU64::new(0),
             path: path.to_owned(),
             block_size: options.block_size,
@@ -239,7 +242,13 @@ impl Disk {
     /// A flush failed.
     pub(crate) fn fail(&self) {
         self.keep_marks();
+        self.failures.fetch_add(1, Ordering::AcqRel);
         self.failed.store(true, Ordering::Release);
+    }
+
+    /// Number of flushes that failed. What an operation wrote before the last one may be lost.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
     }
 
     /// Number of recoveries. An instance that has seen fewer opens its file for flushes again.

@@ -129,6 +129,7 @@ impl DiskBackend {
             return Err(StorageError::BufferAlignment { align: self.disk.align });
         }
         let step = if kind == Kind::Flush { Step::Sync } else { Step::Lock };
+        let failures = self.disk.failures();
         Ok(move || Op {
             token,
             counted,
@@ -144,6 +145,7 @@ impl DiskBackend {
             wants_lock: false,
             retries: 0,
             cancelled: false,
+            failures,
         })
     }
 
@@ -251,8 +253,6 @@ impl DiskBackend {
             }
             Step::Mark => return Some(Err(StorageError::NoSpace)),
             Step::Sync if self.disk.sidecar.is_some() => op.step = Step::SyncTable,
-            // Another instance's flush may have failed meanwhile.
-            Step::Sync | Step::SyncTable if self.disk.is_failed() => return Some(Err(StorageError::FlushFailed)),
             Step::Sync | Step::SyncTable => return Some(Ok(())),
             Step::Table => {
                 op.part += moved;
@@ -406,6 +406,9 @@ impl DiskBackend {
     fn report(&mut self, index: u32, result: Result<(), StorageError>, completed: &mut Vec<Completion>) {
         let Some(mut op) = self.ops.remove(index) else { return };
         unlock(&self.disk, self.geometry, &mut op);
+        // What it wrote, or was to flush, may be lost by a flush that failed meanwhile, of any instance.
+        let is_lost = op.kind != Kind::Read && op.failures != self.disk.failures();
+        let result = if is_lost { result.and(Err(StorageError::FlushFailed)) } else { result };
         self.stats.count(op.counted, op.len, result);
         completed.push(Completion { token: op.token, result });
     }

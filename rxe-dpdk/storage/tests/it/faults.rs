@@ -212,3 +212,29 @@ fn a_mark_whose_flush_failed_is_written_again_after_a_restart() {
     let disk = open(&after, &options);
     assert!(start(&disk).read(0, 16 * 4096).is_ok(), "blocks without a verdict are damaged");
 }
+
+#[test]
+fn operations_in_progress_when_a_flush_fails_fail_although_the_file_is_recovered_before_they_are_complete() {
+    for checksums in [false, true] {
+        let bed = Bed::new(&DiskOptions { checksums, ..BUFFERED }, 16);
+        let mut one = bed.one();
+        one.write(0, &[1; 8192]).unwrap();
+        let data = filled(&[5; 4096]);
+        for token in 0..3 {
+            let write = Operation::Write { offset: token * 4096, from: &data, durable: true };
+            start(&mut one.storage, one.namespace, token, write);
+        }
+        start(&mut one.storage, one.namespace, 3, Operation::Flush);
+        with(Faults { failing_flushes: 1, ..Faults::default() })(&bed);
+        let mut completed = Vec::new();
+        while !bed.disk.is_failed() {
+            one.storage.turn(&mut completed).unwrap();
+        }
+        bed.disk.recover().unwrap();
+        while completed.len() < 4 {
+            one.storage.turn(&mut completed).unwrap();
+        }
+        assert!(completed.iter().all(|of| of.result == Err(StorageError::FlushFailed)), "{completed:?}");
+        assert_eq!(one.run(Operation::Write { offset: 0, from: &data, durable: true }), Ok(()));
+    }
+}
