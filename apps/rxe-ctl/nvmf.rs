@@ -166,7 +166,7 @@ pub struct NamespaceArgs {
     #[arg(long)]
     checksums: bool,
 
-    /// UUID [default: derived from the NQN and the number]
+    /// UUID [default: that beside the file; of memory a new one]
     #[arg(long)]
     uuid: Option<String>,
 }

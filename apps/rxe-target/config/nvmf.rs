@@ -70,7 +70,7 @@ pub struct NamespaceConfig {
     pub read_only: bool,
     /// Whether each block has a checksum.
     pub checksums: bool,
-    /// Its UUID, if it is not the derived one.
+    /// Its UUID, if it is not that of the data.
     pub uuid: Option<Uuid>,
 }
 
@@ -200,8 +200,18 @@ impl SubsystemSection {
             return cli_error!("{nqn} is the name of the discovery subsystem, which always exists: choose another nqn");
         }
         let mut namespaces: Vec<NamespaceConfig> = Vec::new();
-        for (number, section) in (1..).zip(&self.namespace) {
-            let namespace = section.resolve(nqn, number)?;
+        if self.namespace.len() > 1
+            && let Some(place) = self.namespace.iter().position(|section| section.nsid.is_none())
+        {
+            return cli_error!(
+                "subsystem {nqn} has several namespaces: give each its own nsid, so that hosts find the same disk under it when \
+                 another one is taken away; that of number {} was {} until now",
+                place + 1,
+                place + 1
+            );
+        }
+        for section in &self.namespace {
+            let namespace = section.resolve(nqn, 1)?;
             if namespaces.iter().any(|other| other.nsid == namespace.nsid) {
                 return cli_error!("subsystem {nqn} has two namespaces {}: give each its own nsid", namespace.nsid);
             }
@@ -292,7 +302,7 @@ mod tests {
     #[test]
     fn a_namespace_that_is_added_gets_the_lowest_free_number() {
         let text = format!(
-            "{SUBSYSTEM}[[subsystem.namespace]]\nram = \"1M\"\n[[subsystem.namespace]]\nnsid = 3\nram = \"1M\"\n"
+            "{SUBSYSTEM}[[subsystem.namespace]]\nnsid = 1\nram = \"1M\"\n[[subsystem.namespace]]\nnsid = 3\nram = \"1M\"\n"
         );
         let config = read(&text).unwrap();
         let add = |json: &str| namespace_from(&config.subsystems[0], serde_json::from_str(json).unwrap());
@@ -323,7 +333,13 @@ mod tests {
             namespace("ram = \"1M\"\ndirect = true\n"),
             "namespace 1 of nqn.2026-01.test:disk: 'direct' is for files and block devices, not for ram"
         );
-        let twice = "ram = \"1M\"\n[[subsystem.namespace]]\nnsid = 1\nram = \"1M\"\n";
+        let unnumbered = "nsid = 1\nram = \"1M\"\n[[subsystem.namespace]]\nram = \"1M\"\n";
+        assert_eq!(
+            namespace(unnumbered),
+            "subsystem nqn.2026-01.test:disk has several namespaces: give each its own nsid, so that hosts find the same disk \
+             under it when another one is taken away; that of number 2 was 2 until now"
+        );
+        let twice = "nsid = 1\nram = \"1M\"\n[[subsystem.namespace]]\nnsid = 1\nram = \"1M\"\n";
         assert_eq!(namespace(twice), "subsystem nqn.2026-01.test:disk has two namespaces 1: give each its own nsid");
         assert_eq!(
             read(&format!("{SUBSYSTEM}{SUBSYSTEM}")).unwrap_err(),

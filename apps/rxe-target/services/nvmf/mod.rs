@@ -12,7 +12,7 @@
 //!   [`hosts`] tells the hosts apart.
 //! * [`execute`] executes I/O commands: staging, fetch, storage, response. [`command`] is a command in progress, [`work`] its
 //!   sequence of operations.
-//! * [`namespaces`] is a worker's view of the disks, which [`disks`] gives to management. [`latencies`] counts times.
+//! * [`namespaces`] is a worker's view of the disks, which [`disks`] gives to management; [`identity`] what hosts know them by. [`latencies`] counts times.
 
 mod admin;
 mod admission;
@@ -21,6 +21,7 @@ mod disks;
 mod execute;
 mod factory;
 mod hosts;
+mod identity;
 mod instance;
 mod latencies;
 mod namespaces;

@@ -16,6 +16,7 @@ use rxe_storage::{
 };
 
 use super::admission::PLACES;
+use super::identity::{Identity, IdentityError};
 use super::latencies::{self, CommandTimes};
 use crate::config::nvmf::{Backing, NamespaceConfig, NvmfConfig, SubsystemConfig};
 use crate::services::usage::Usage;
@@ -113,12 +114,18 @@ pub enum VolumeError {
     /// The file or device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The identifiers of the file cannot be read.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// io_uring.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// The configuration of the subsystem.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
+    /// Hosts would take two disks for one.
+    #[error("{0}: if its file is a copy, delete FILE.identity beside it; else give it another 'uuid'")]
+    SameIdentity(ConfigError),
     /// Memory has one size.
     #[error(
         "namespace {nsid} of {nqn} is memory, which keeps its size while the target runs: add another namespace, or change \
@@ -171,6 +178,15 @@ pub enum VolumeError {
         /// The error of the storage.
         source: StorageError,
     },
+}
+
+impl From<ConfigError> for VolumeError {
+    fn from(error: ConfigError) -> VolumeError {
+        match error {
+            ConfigError::DuplicateIdentifier { .. } => VolumeError::SameIdentity(error),
+            error => VolumeError::Config(error),
+        }
+    }
 }
 
 /// The storage of a namespace, by a number that is not used again.
@@ -366,7 +382,7 @@ impl Shared {
         let mut opened = Vec::new();
         for namespace in &config.namespaces {
             let (volume, blocks) = Volume::open(namespace, allocator)?;
-            namespaces.push(described(&config.nqn, namespace, &volume, blocks));
+            namespaces.push(described(&config.nqn, namespace, &volume, blocks)?);
             opened.push((namespace.nsid, volume));
         }
         let subsystem = Subsystem {
@@ -413,8 +429,9 @@ impl Shared {
             return Err(ConfigError::DuplicateNsid(nqn.clone(), config.nsid).into());
         }
         let (volume, blocks) = Volume::open(config, allocator)?;
+        let namespace = described(nqn, config, &volume, blocks)?;
         self.change(|volumes, target| {
-            target.add_namespace(nqn, described(nqn, config, &volume, blocks))?;
+            target.add_namespace(nqn, namespace)?;
             volumes.insert(nqn, config.nsid, volume);
             Ok(())
         })
@@ -514,7 +531,12 @@ impl Shared {
 }
 
 /// A namespace as hosts see it.
-fn described(subsystem: &Nqn, config: &NamespaceConfig, volume: &Volume, blocks: u64) -> Namespace {
+fn described(
+    subsystem: &Nqn,
+    config: &NamespaceConfig,
+    volume: &Volume,
+    blocks: u64,
+) -> Result<Namespace, IdentityError> {
     let block_size = match config.block_size {
         BlockSize::B512 => rxe_nvmf::subsystem::BlockSize::B512,
         BlockSize::B4096 => rxe_nvmf::subsystem::BlockSize::B4096,
@@ -522,8 +544,7 @@ fn described(subsystem: &Nqn, config: &NamespaceConfig, volume: &Volume, blocks:
     let mut namespace = Namespace::new(subsystem, config.nsid, blocks, block_size);
     namespace.read_only = config.read_only;
     namespace.releases_blocks = volume.releases_blocks();
-    if let Some(uuid) = config.uuid {
-        namespace.uuid = uuid;
-    }
-    namespace
+    let Identity { uuid, nguid } = Identity::of(subsystem, config)?;
+    (namespace.uuid, namespace.nguid) = (uuid, nguid);
+    Ok(namespace)
 }
