@@ -388,13 +388,16 @@ impl Change<'_> {
     }
 
     /// Makes the workers follow a removal, and waits until they have closed the disks. A disk with commands that take longer is
-    /// closed when they are complete, and dropped with a later removal.
+    /// closed when they are complete.
     fn finish_removal(&self, nqn: &Nqn) {
         if let Err(why) = self.tell(nqn) {
             tracing::warn!("nvmf: after a removal from {nqn}: {why}");
         }
         let end = Instant::now() + REMOVAL;
-        while self.disks.reap() > 0 && Instant::now() < end {
+        while self.disks.reap() > 0 {
+            if Instant::now() >= end {
+                return self.disks.reap_later();
+            }
             thread::sleep(LOOK);
         }
     }

@@ -92,8 +92,12 @@ impl DiskBackend {
     ///
     /// [`OpenError`] when the file has an unsuitable size by now.
     pub fn new(disk: Arc<Disk>, depth: u32) -> Result<DiskBackend, OpenError> {
-        let geometry = disk.measure()?;
+        let mut geometry = disk.measure()?;
         let regions = disk.sidecar.as_ref().map(Sidecar::regions).unwrap_or_default();
+        if let Some(sidecar) = &disk.sidecar {
+            // A file that has grown since is used to its old end before a resize.
+            geometry.blocks = geometry.blocks.min(sidecar.blocks());
+        }
         Ok(DiskBackend {
             disk,
             geometry,
@@ -436,7 +440,9 @@ impl DiskBackend {
         let failed = |error: std::io::Error| RingError::Register { errno: error.raw_os_error().unwrap_or(libc::EIO) };
         let data = ring.open_file(&Arc::new(disk.reopen().map_err(failed)?))?;
         let Some(sidecar) = &disk.sidecar else { return Ok((data, None)) };
-        let table = reopened(&sidecar.file).map_err(failed).and_then(|file| ring.open_file(&Arc::new(file)));
+        let table = reopened(&sidecar.file, disk.is_read_only())
+            .map_err(failed)
+            .and_then(|file| ring.open_file(&Arc::new(file)));
         if table.is_err() {
             ring.close_file(data);
         }
@@ -549,7 +555,7 @@ impl Backend for DiskBackend {
     }
 
     fn resize(&mut self) -> Result<Geometry, OpenError> {
-        self.geometry = self.disk.measure()?;
+        self.geometry = self.disk.resize()?;
         if let Some(sidecar) = &self.disk.sidecar {
             self.regions = sidecar.regions();
         }

@@ -128,6 +128,8 @@ pub(crate) struct Sidecar {
     path: PathBuf,
     block_size: BlockSize,
     size: Mutex<Size>,
+    /// Nothing of it is written.
+    read_only: bool,
     /// Set when an entry could not be written: the marks must survive the close.
     keep_marks: AtomicBool,
 }
@@ -154,13 +156,22 @@ pub(crate) fn entry_index(lba: u64) -> usize {
 
 impl Sidecar {
     /// Opens the checksums of `data`, or creates them; `is_hole` says whether the data file reads as zeroes.
-    pub(crate) fn open(data: &Path, geometry: Geometry, is_hole: bool) -> Result<(Sidecar, Found), OpenError> {
+    pub(crate) fn open(
+        data: &Path,
+        geometry: Geometry,
+        is_hole: bool,
+        read_only: bool,
+    ) -> Result<(Sidecar, Found), OpenError> {
         let mut path = data.as_os_str().to_owned();
         path.push(".crc32c");
         let path = PathBuf::from(path);
         let fail = |action| failed(&path, action);
-        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let opened = OpenOptions::new().read(true).write(!read_only).open(&path);
         let (file, created) = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && read_only => {
+                let reason = "it does not exist, and is not made for a namespace that is read-only".to_owned();
+                return Err(OpenError::Sidecar { path, reason });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (create(&path, geometry, is_hole)?, true),
             result => (result.map_err(fail("open"))?, false),
         };
@@ -185,6 +196,7 @@ impl Sidecar {
             path,
             block_size: geometry.block_size,
             size: Mutex::new(Size { blocks, regions }),
+            read_only,
             keep_marks: AtomicBool::new(false),
         };
         sidecar.resize(geometry.blocks)?;
@@ -212,6 +224,11 @@ impl Sidecar {
         self.size().blocks
     }
 
+    /// Whether nothing of it is written.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Makes the marks survive the close, because an entry in the file may be wrong.
     pub(crate) fn keep_marks(&self) {
         self.keep_marks.store(true, Ordering::Release);
@@ -223,6 +240,11 @@ impl Sidecar {
         let mut size = self.size();
         let fail = |action| failed(&self.path, action);
         let regions = blocks.div_ceil(REGION_BLOCKS);
+        if self.read_only && blocks != size.blocks {
+            let reason =
+                format!("it is of {} blocks, and the namespace, which is read-only, has {blocks}", size.blocks);
+            return Err(OpenError::Sidecar { path: self.path.clone(), reason });
+        }
         if blocks < size.blocks {
             let last = (regions * REGION_BLOCKS).min(size.blocks);
             let zeroes = vec![0; (last - blocks) as usize * ENTRY];
@@ -263,7 +285,7 @@ impl Sidecar {
     /// Clears the marks, when both files are on stable storage and no write is in progress. Marks that stay because of
     /// an error only make their regions suspect at the next start.
     pub(crate) fn close(&self, data: &File) -> io::Result<()> {
-        if self.keep_marks.load(Ordering::Acquire) {
+        if self.read_only || self.keep_marks.load(Ordering::Acquire) {
             return Ok(());
         }
         data.sync_data()?;

@@ -190,6 +190,14 @@ impl Service for Nvmf {
         }
     }
 
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qpn: Qpn) {
+        // A host may have no keep alive timeout, and be silent for as long as it likes, but must exist.
+        let mut device = cx.device();
+        let settings = device.query_device().keep_alive.unwrap_or_default();
+        // A queue pair in error ends anyway.
+        let _ = device.find_qp(qpn).and_then(|qp| device.set_keep_alive(qp, Some(settings)));
+    }
+
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qpn: Qpn, reason: EndReason) {
         if self.queues.get(&qpn).is_some_and(|queue| !queue.ending) {
             self.stop_commands(qpn);
@@ -294,7 +302,7 @@ impl Service for Nvmf {
             if let Role::Io { controller, counts, .. } = &mut queue.role
                 && *counts != IoCounts::default()
             {
-                target.record_io(cx.now(), *controller, std::mem::take(counts));
+                target.record_io(*controller, std::mem::take(counts));
             }
         }
         if cx.worker() == 0 {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use rxe_inspect::latency::NamespaceTimes;
 use rxe_nvmf::controller::{FenceId, Target, TargetConfig};
@@ -24,6 +26,9 @@ use crate::services::usage::Usage;
 /// Queues of one address that have sent no Connect: those of eight controllers, which a host may connect at once.
 const MAX_WAITING_PER_ADDRESS: usize = 128;
 
+/// Interval of looks at removed disks that are still in use.
+const REAP_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The storage of a namespace, which each worker opens for itself.
 #[derive(Clone)]
 pub enum Volume {
@@ -36,7 +41,7 @@ pub enum Volume {
 impl Volume {
     /// Opens the storage of a namespace. Returns it with its size in blocks, and logs what an operator should know.
     fn open(config: &NamespaceConfig, allocator: &dyn Allocator) -> Result<(Volume, u64), VolumeError> {
-        let NamespaceConfig { block_size, checksums, .. } = *config;
+        let NamespaceConfig { block_size, checksums, read_only, .. } = *config;
         match &config.backing {
             Backing::Ram { size } => {
                 let memory = allocator.allocate(*size).map_err(|source| VolumeError::Memory {
@@ -50,7 +55,8 @@ impl Volume {
                 Ok((Volume::Ram(disk), blocks))
             }
             Backing::File { path, direct } => {
-                let (disk, notices) = Disk::open(path, &DiskOptions { block_size, direct: *direct, checksums })?;
+                let (disk, notices) =
+                    Disk::open(path, &DiskOptions { block_size, direct: *direct, checksums, read_only })?;
                 for notice in notices {
                     tracing::warn!("nvmf: {notice}");
                 }
@@ -462,6 +468,7 @@ impl Shared {
             let (size, was) = (geometry.bytes(), view.blocks << view.block_shift);
             return Err(VolumeError::Shrunk { nqn: nqn.clone(), nsid, size, was });
         }
+        let geometry = disk.resize()?;
         self.change(|_, target| Ok(target.resize_namespace(nqn, nsid, geometry.blocks)?))?;
         Ok(geometry.bytes())
     }
@@ -483,6 +490,19 @@ impl Shared {
         self.volumes().removed.append(&mut removed);
         drop(unused);
         left
+    }
+
+    /// Drops the removed disks when the workers have closed them, on a thread of its own.
+    pub fn reap_later(self: &Arc<Shared>) {
+        let shared = Arc::downgrade(self);
+        let reap = move || {
+            while shared.upgrade().is_some_and(|shared| shared.reap() > 0) {
+                thread::sleep(REAP_INTERVAL);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("nvmf-reap".to_owned()).spawn(reap) {
+            tracing::warn!("nvmf: removed disks are closed at the next removal: no thread: {error}");
+        }
     }
 
     /// Compares up to `blocks` blocks of a namespace with their checksums, from block `from` on.

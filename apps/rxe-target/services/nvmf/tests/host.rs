@@ -155,6 +155,11 @@ impl Host {
         }
     }
 
+    /// Its sessions to come have no keep alive timeout.
+    pub fn forgo_keep_alive(&mut self) {
+        self.config.kato_ms = 0;
+    }
+
     pub fn sessions(&self) -> usize {
         self.clients.len()
     }

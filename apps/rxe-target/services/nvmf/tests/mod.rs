@@ -298,6 +298,31 @@ fn a_removed_disk_is_closed_although_the_last_responses_were_not_signaled() {
 }
 
 #[test]
+fn the_file_of_a_disk_whose_last_command_took_long_is_closed_without_another_removal() {
+    let (mut env, kernel, folder) = Env::on_file(11);
+    let host = env.host(2);
+    let session = env.session(&host, 1);
+    kernel.set_faults(Faults { slow: 1_000_000, ..NO_ZEROING });
+    env.order(&host, tracked(session, IoKind::Write, 0, 1, 7));
+    for _ in 0..50 {
+        env.network.turn();
+    }
+    env.shared.remove_namespace(&SUBSYSTEM.parse().expect("an NQN"), 1).expect("it has that disk");
+    env.follow();
+    assert_eq!(env.shared.reap(), 1, "a command is in the storage");
+    env.shared.reap_later();
+    kernel.set_faults(NO_ZEROING);
+    env.network.advance(Duration::from_secs(1));
+    let file = std::fs::File::open(folder.path().join("disk")).expect("a file");
+    while file.try_lock().is_err() {
+        std::thread::yield_now();
+    }
+    env.order(&host, Order::ShutDown { session });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
 fn a_second_connect_ends_the_queue_and_its_data_reach_no_staging_of_others() {
     let mut env = Env::new(5);
     // In each turn, the frames of the writer arrive before those of the intruder.
@@ -444,6 +469,21 @@ fn after_a_failed_flush_the_disk_is_read_only_for_all_hosts_until_it_is_recovere
         env.order(host, Order::ShutDown { session });
     }
     env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn a_host_without_keep_alive_stays_while_its_adapter_answers_and_is_freed_when_it_does_not() {
+    let mut env = Env::new(10);
+    let host = env.host(2);
+    lock(&host).forgo_keep_alive();
+    let session = env.session(&host, 1);
+    env.network.advance(Duration::from_secs(600));
+    assert!(lock(&host).is_ready(session) && env.shared.target().controller_count() == 1);
+    env.order(&host, io(session, IoKind::Write, 8));
+    env.network.settle();
+    assert_eq!(progress(&host), (1, 0));
+    env.network.cut(2);
     env.expect_nothing_left();
 }
 
