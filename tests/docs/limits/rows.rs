@@ -214,8 +214,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         table: "NVMe controllers",
-        bound: Source(NVMF, "    controllers: "),
-        share: Of("of one host name: ", NVMF, "    controllers_per_host: "),
+        bound: In("service.nvmf", "controllers"),
+        share: In("service.nvmf", "controllers-per-host"),
         refusal: "Connect fails with Controller Busy",
         counters: &["refused"],
         tests: &[("rxe-dpdk/nvmf/tests/it/life.rs", "controllers_are_limited_per_host_and_in_all")],

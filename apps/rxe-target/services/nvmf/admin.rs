@@ -10,8 +10,9 @@ use rxe_proto::{Duration, Instant};
 use rxe_service::Context;
 use zerocopy::FromBytes;
 
+use super::admin_work::AdminWork;
 use super::admission::Piece;
-use super::command::{AdminWork, CONNECT, DeferredConnect, PendingConnect, remote};
+use super::command::{CONNECT, DeferredConnect, PendingConnect, remote};
 use super::hosts::HostName;
 use super::instance::{Nvmf, key_of, qpn_of};
 use super::queue::{Outgoing, Role};
@@ -94,7 +95,12 @@ impl Nvmf {
                 return self.deferred.push(deferred);
             }
             Err(error) => {
-                self.metrics.refuse(cx.now(), client, "Connect", &error.refusal);
+                let setting = match error.refusal {
+                    Refusal::HostLimit(..) => ": see controllers-per-host of [service.nvmf]",
+                    Refusal::ControllerLimit(_) => ": see controllers of [service.nvmf]",
+                    _ => "",
+                };
+                self.metrics.refuse(cx.now(), client, "Connect", format_args!("{}{setting}", error.refusal));
                 return self.respond(cx, qpn, slot, error.response);
             }
         };

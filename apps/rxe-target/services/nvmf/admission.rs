@@ -10,7 +10,7 @@ use rxe_proto::verbs::{Memory, ProtectionDomain, Sge};
 use rxe_service::Context;
 use rxe_storage::{Ring, RingConfig};
 
-use super::command::AdminWork;
+use super::admin_work::AdminWork;
 use super::hosts::{HostName, HostNumber, Hosts};
 use super::staging::{StagingPool, taken};
 use super::turns::{HostShare, Turns};

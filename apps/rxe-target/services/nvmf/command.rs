@@ -1,6 +1,6 @@
 //! What the service remembers of commands in progress: I/O commands, and Connects.
 
-use rxe_nvmf::controller::{ControllerId, FenceId};
+use rxe_nvmf::controller::FenceId;
 use rxe_nvmf::io::CommandTag;
 use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{ConnectData, DataLocation, HostBuffer, Sqe};
@@ -72,38 +72,6 @@ impl Command {
     pub fn uses(&self, namespace: NamespaceId) -> bool {
         let flushes = matches!(&self.work, Work::Flush { namespaces } if namespaces.contains(&namespace));
         self.namespace.storage == namespace || flushes
-    }
-}
-
-/// A command that needs memory for admin commands.
-#[derive(Clone, Copy, Debug)]
-pub enum AdminWork {
-    /// A Connect, whose data are to be fetched.
-    Connect {
-        /// The queue pair.
-        queue: Qpn,
-        /// The host's memory.
-        from: HostBuffer,
-    },
-    /// A command with data for the host.
-    Command {
-        /// The queue pair.
-        queue: Qpn,
-        /// The receive of the command.
-        slot: u16,
-        /// The controller.
-        controller: ControllerId,
-        /// The command.
-        sqe: Sqe,
-    },
-}
-
-impl AdminWork {
-    /// Its queue pair.
-    pub fn queue(&self) -> Qpn {
-        match *self {
-            AdminWork::Connect { queue, .. } | AdminWork::Command { queue, .. } => queue,
-        }
     }
 }
 

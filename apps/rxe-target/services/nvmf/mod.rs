@@ -7,7 +7,7 @@
 //! * [`instance`] is the state of a worker, and what the other modules do with it; [`service`] the events of that worker:
 //!   connections, completions, messages from other instances.
 //! * [`queue`] is a queue pair: receives, responses, and the order in which they go out.
-//! * [`admin`] executes what arrives on a queue without Connect and on admin queues.
+//! * [`admin`] executes what arrives on a queue without Connect and on admin queues, [`admin_work`] what of it needs memory.
 //! * [`admission`] decides which commands may proceed and which wait for memory; [`turns`] is its policy, [`staging`] the memory,
 //!   [`hosts`] tells the hosts apart.
 //! * [`execute`] executes I/O commands: staging, fetch, storage, response. [`command`] is a command in progress, [`work`] its
@@ -15,6 +15,7 @@
 //! * [`namespaces`] is a worker's view of the disks, which [`disks`] gives to management; [`identity`] what hosts know them by. [`latencies`] counts times.
 
 mod admin;
+mod admin_work;
 mod admission;
 mod command;
 mod disks;
