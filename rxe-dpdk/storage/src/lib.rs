@@ -2,7 +2,7 @@
 //!
 //! * [`Storage`] is what one worker has: its namespaces, and the io_uring that files and block devices share.
 //! * [`Backend`] is the interface to a namespace. [`RamBackend`] keeps the blocks in memory and completes operations
-//!   while they are submitted. [`DiskBackend`] serves a regular file or a block device through the worker's [`Ring`].
+//!   while they are submitted, but for ranges that are long to zero. [`DiskBackend`] serves a regular file or a block device through the worker's [`Ring`].
 //! * [`RamDisk`] and [`Disk`] are what all workers share of a namespace. They are opened on the control thread; each
 //!   worker then has an instance of its own.
 //! * [`Staging`] is a worker's pool of buffers for the data of commands.

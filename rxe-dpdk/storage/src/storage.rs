@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, Completion, Full, Operation, Submitted};
 use crate::error::{RingError, StorageError};
-use crate::io::Io;
+use crate::io::{Io, ZERO_BUDGET};
 use crate::ring::Ring;
 
 /// A namespace of a [`Storage`]. The number of a removed namespace is used again.
@@ -130,6 +130,11 @@ impl Storage {
     /// Appends the completions that have arrived.
     fn poll(&mut self, completed: &mut Vec<Completion>) {
         let Storage { namespaces, active, io } = self;
+        io.zero_budget = ZERO_BUDGET;
+        // None is always the last one to get a part of it.
+        if active.len() > 1 {
+            active.rotate_left(1);
+        }
         active.retain(|number| {
             let Some(Some(backend)) = namespaces.get_mut(*number as usize) else { return false };
             backend.poll(io, completed);

@@ -155,7 +155,12 @@ impl Nvmf {
             });
             match submitted {
                 None => return self.finish(cx, index, Ok(())),
-                Some(Ok(Ok(Submitted::Done(Ok(()))))) => command.work.advance(),
+                Some(Ok(Ok(Submitted::Done(Ok(()))))) => {
+                    command.work.advance();
+                    if command.work.has_long_parts() {
+                        return self.continued.push_back(index);
+                    }
+                }
                 Some(Ok(Ok(Submitted::Done(Err(error))))) | Some(Err(error)) => {
                     return self.finish(cx, index, Err(error));
                 }
@@ -293,7 +298,11 @@ impl Nvmf {
                 self.storage.cancel(namespace, index as u64);
                 return true;
             }
-            Stage::Admission | Stage::Fetch(_) | Stage::Ready(_) => self.forget(index),
+            Stage::Admission | Stage::Fetch(_) => self.forget(index),
+            Stage::Ready(_) => {
+                self.continued.retain(|other| *other != index);
+                self.forget(index);
+            }
         }
         false
     }

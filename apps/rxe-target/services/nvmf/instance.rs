@@ -1,6 +1,6 @@
 //! An instance of the service: the state of one worker, and what the parts of the service do with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use rxe_nvmf::controller::{Event, FenceId, IoCounts, QueueKey};
@@ -38,6 +38,8 @@ pub struct Nvmf {
     pub(super) fenced: u64,
     pub(super) admission: Admission,
     pub(super) storage: Storage,
+    /// Commands whose next part is for the next turn, one of them in each, so that turns stay short.
+    pub(super) continued: VecDeque<usize>,
     /// Room for a capsule, for copies of small data.
     pub(super) scratch: Box<[u8]>,
     pub(super) namespaces: Namespaces,
@@ -118,6 +120,7 @@ impl Nvmf {
             fenced: 0,
             admission: Admission::default(),
             storage: Storage::new(None),
+            continued: VecDeque::new(),
             scratch: vec![0; scratch].into(),
             namespaces: Namespaces::default(),
             staging_bytes: config.staging,

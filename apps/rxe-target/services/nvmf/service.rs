@@ -283,11 +283,14 @@ impl Service for Nvmf {
         }
         completed.append(&mut self.completed);
         self.completed = completed;
+        if let Some(index) = self.continued.pop_front() {
+            self.execute(cx, index);
+        }
         self.resume(cx);
         if !self.deferred.is_empty() && self.fenced != self.shared.fence_changes() {
             self.retry_connects(cx);
         }
-        Outstanding(self.storage.outstanding() + self.completed.len())
+        Outstanding(self.storage.outstanding() + self.completed.len() + self.continued.len())
     }
 
     fn instance_message(&mut self, cx: &mut Context<'_>, _from: usize, message: Box<dyn Any + Send>) {

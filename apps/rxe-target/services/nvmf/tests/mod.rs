@@ -23,7 +23,7 @@ use rxe_storage::simulated::{Faults, SimulatedKernel};
 use rxe_testkit::rng::Rng;
 use rxe_testkit::temp::TempDir;
 
-use self::host::{Host, IoKind, Order};
+use self::host::{Answer, Host, IoKind, Order};
 use self::network::{Network, address};
 use super::factory::NAME;
 use super::instance::Nvmf;
@@ -318,6 +318,38 @@ fn the_file_of_a_disk_whose_last_command_took_long_is_closed_without_another_rem
         std::thread::yield_now();
     }
     env.order(&host, Order::ShutDown { session });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn long_commands_on_memory_take_many_turns_and_others_are_answered_meanwhile() {
+    const LARGE: u64 = 16 << 20;
+    let mut env = Env::of(12, config_of(vec![Backing::Ram { size: LARGE as usize }], true), None);
+    let (host, other) = (env.host(2), env.host(3));
+    let (session, other_session) = (env.session(&host, 1), env.session(&other, 1));
+    for kind in [IoKind::WriteZeroes, IoKind::Verify] {
+        let order = |token| tracked(session, kind, 0, (LARGE / 4096) as u32, token);
+        (0..8).for_each(|token| env.order(&host, order(token)));
+        for _ in 0..10 {
+            env.network.turn();
+        }
+        env.order(&other, tracked(other_session, IoKind::Write, 7, 1, 77));
+        while lock(&other).answers.is_empty() {
+            env.network.turn();
+        }
+        assert!(lock(&host).answers.is_empty(), "{kind:?} is complete within a few turns");
+        assert!(lock(&other).answers.pop().is_some_and(|answer| answer.status == Some(Status::SUCCESS)));
+        while lock(&host).answers.len() < 8 {
+            env.network.turn();
+        }
+        let answers = std::mem::take(&mut lock(&host).answers);
+        let is_success = |answer: &Answer| answer.status == Some(Status::SUCCESS);
+        assert!(answers.iter().all(is_success), "{kind:?}: {answers:?}");
+    }
+    for (host, session) in [(&host, session), (&other, other_session)] {
+        env.order(host, Order::ShutDown { session });
+    }
     env.network.settle();
     env.expect_nothing_left();
 }
