@@ -194,7 +194,7 @@ impl Program {
         while self.env.network.now < end {
             self.env.network.now += Duration::from_millis(50);
             self.turns(2);
-            if self.env.network.now.as_nanos() / 500_000_000 % 2 == 0 {
+            if (self.env.network.now.as_nanos() / 500_000_000).is_multiple_of(2) {
                 self.keep_alive();
             }
         }
