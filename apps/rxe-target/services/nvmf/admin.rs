@@ -4,7 +4,7 @@ use rxe_nvmf::controller::{
     AdminData, AdminReply, ConnectError, ControllerId, FirstCommand, QueueKey, Refusal, first_command,
 };
 use rxe_nvmf::io::IoQueue;
-use rxe_nvmf::wire::{CONNECT_DATA_LEN, ConnectData, Response, SglDescriptor, Sqe};
+use rxe_nvmf::wire::{CONNECT_DATA_LEN, ConnectData, Cqe, Response, SglDescriptor, Sqe, Status, StatusCode};
 use rxe_proto::verbs::Qpn;
 use rxe_proto::{Duration, Instant};
 use rxe_service::Context;
@@ -32,7 +32,7 @@ impl Nvmf {
             return self.fault(cx, qpn, format_args!("a second Connect before the first one is answered"));
         }
         match first {
-            FirstCommand::Connect(data) => self.connect(cx, qpn, slot, sqe, data, cx.now() + DRAIN),
+            FirstCommand::Connect(data) => self.connect(cx, qpn, slot, sqe, data, cx.now() + DRAIN, None),
             FirstCommand::Refuse(response) => self.respond(cx, qpn, slot, response),
             FirstCommand::Fetch(buffer) => {
                 self.connects.insert(qpn, PendingConnect { slot, sqe: *sqe });
@@ -70,7 +70,7 @@ impl Nvmf {
         self.admission.free(piece);
         let Some(PendingConnect { slot, sqe }) = self.connects.remove(&qpn) else { return };
         match ConnectData::ref_from_bytes(&bytes) {
-            Ok(data) if read.is_ok() => self.connect(cx, qpn, slot, &sqe, data, cx.now() + DRAIN),
+            Ok(data) if read.is_ok() => self.connect(cx, qpn, slot, &sqe, data, cx.now() + DRAIN, None),
             _ => self.fault(cx, qpn, format_args!("the data of a Connect cannot be read")),
         }
     }
@@ -78,20 +78,53 @@ impl Nvmf {
     /// Tries again the Connects that wait for the storage.
     pub(super) fn retry_connects(&mut self, cx: &mut Context<'_>) {
         self.fenced = self.shared.fence_changes();
-        for DeferredConnect { queue, slot, sqe, data, until } in std::mem::take(&mut self.deferred) {
-            self.connect(cx, queue, slot, &sqe, &data, until);
+        for deferred in std::mem::take(&mut self.deferred) {
+            let DeferredConnect { queue, slot, sqe, ref data, until, awaited } = deferred;
+            match awaited {
+                Some(1..) if cx.now() < until => self.deferred.push(deferred),
+                Some(1..) => self.refuse_busy(cx, queue, slot, &sqe),
+                _ => self.connect(cx, queue, slot, &sqe, data, until, awaited),
+            }
         }
     }
 
-    /// Executes a Connect. While commands of an earlier connection of the host are in the storage, it waits `until` then.
-    fn connect(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, sqe: &Sqe, data: &ConnectData, until: Instant) {
+    /// The commands of other connections of the host take too long: it tries again.
+    fn refuse_busy(&mut self, cx: &mut Context<'_>, qpn: Qpn, slot: u16, sqe: &Sqe) {
+        let Some(client) = self.queues.get(&qpn).map(|queue| queue.client) else { return };
+        self.metrics.refuse(cx.now(), client, "Connect", "commands of another connection of the host are in progress");
+        let invalidate = sqe.sgl().ok().and_then(|descriptor| descriptor.invalidate_key());
+        let cqe = Cqe::new(sqe.command_id(), Status::retryable(StatusCode::ConnectControllerBusy));
+        self.respond(cx, qpn, slot, Response { cqe, invalidate });
+    }
+
+    /// Executes a Connect. While commands of an earlier connection of the host are in progress, it waits `until` then.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a Connect")]
+    fn connect(
+        &mut self,
+        cx: &mut Context<'_>,
+        qpn: Qpn,
+        slot: u16,
+        sqe: &Sqe,
+        data: &ConnectData,
+        until: Instant,
+        awaited: Option<usize>,
+    ) {
         let key = key_of(cx.worker(), qpn);
         let Some(client) = self.queues.get(&qpn).map(|queue| queue.client) else { return };
+        if awaited.is_none() {
+            let queues = self.shared.target().other_queues(key, client.ip(), data);
+            let awaited = self.quiesce(cx, qpn, queues);
+            if awaited > 0 {
+                let (data, awaited) = (Box::new(*data), Some(awaited));
+                return self.deferred.push(DeferredConnect { queue: qpn, slot, sqe: *sqe, data, until, awaited });
+            }
+        }
         let connected = self.shared.target().connect(cx.now(), key, client.ip(), sqe, data);
         let granted = match connected {
             Ok(granted) => granted,
             Err(ConnectError { refusal: Refusal::Draining(_), .. }) if cx.now() < until => {
-                let deferred = DeferredConnect { queue: qpn, slot, sqe: *sqe, data: Box::new(*data), until };
+                let (data, awaited) = (Box::new(*data), Some(0));
+                let deferred = DeferredConnect { queue: qpn, slot, sqe: *sqe, data, until, awaited };
                 return self.deferred.push(deferred);
             }
             Err(error) => {

@@ -1,6 +1,6 @@
 //! What the service remembers of commands in progress: I/O commands, and Connects.
 
-use rxe_nvmf::controller::FenceId;
+use rxe_nvmf::controller::{FenceId, QueueKey};
 use rxe_nvmf::io::CommandTag;
 use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{ConnectData, DataLocation, HostBuffer, Sqe};
@@ -65,9 +65,20 @@ pub struct Command {
     pub in_place: Option<Memory>,
     /// What it waits for.
     pub stage: Stage,
+    /// Not used again on this worker.
+    pub number: u64,
 }
 
 impl Command {
+    /// Whether nothing happens before the host has sent data.
+    pub fn waits_for_host(&self) -> bool {
+        match self.stage {
+            Stage::Admission => matches!(self.from, DataLocation::Host(_)),
+            Stage::Fetch(_) => true,
+            Stage::Ready(_) | Stage::Storage(_) => false,
+        }
+    }
+
     /// Whether the command accesses this namespace.
     pub fn uses(&self, namespace: NamespaceId) -> bool {
         let flushes = matches!(&self.work, Work::Flush { namespaces } if namespaces.contains(&namespace));
@@ -95,6 +106,16 @@ pub struct DeferredConnect {
     pub data: Box<ConnectData>,
     /// When it is refused.
     pub until: Instant,
+    /// Number of workers that have still to reply, once the commands of other connections of the host have been asked for.
+    pub awaited: Option<usize>,
+}
+
+/// Commands that a Connect waits for.
+pub struct Awaited {
+    /// Its queue pair.
+    pub connect: QueueKey,
+    /// Index and number of each.
+    pub commands: Vec<(usize, u64)>,
 }
 
 /// Flag of the numbers of READs that fetch the data of a Connect; the queue pair is in the lower bits.

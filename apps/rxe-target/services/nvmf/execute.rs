@@ -60,7 +60,9 @@ impl Nvmf {
             from,
             in_place,
             stage: Stage::Admission,
+            number: self.next_command,
         };
+        self.next_command += 1;
         let room = command.work.room(command.in_place.is_some());
         let index = self.commands.insert(command);
         if let Some(place) = self.queues.get_mut(&qpn).and_then(|queue| queue.command_mut(slot)) {

@@ -11,7 +11,7 @@ use rxe_storage::{Completion, NamespaceId, Ring, RingError, Storage, StorageErro
 use slab::Slab;
 
 use super::admission::{Admission, RING};
-use super::command::{Command, DeferredConnect, PendingConnect};
+use super::command::{Awaited, Command, DeferredConnect, PendingConnect};
 use super::namespaces::{Namespaces, SubsystemView, Users};
 use super::queue::{Outgoing, Queue, Role};
 use super::shared::Shared;
@@ -28,6 +28,9 @@ pub struct Nvmf {
     pub(super) metrics: ServiceMetrics,
     pub(super) queues: QpMap<Queue>,
     pub(super) commands: Slab<Command>,
+    pub(super) next_command: u64,
+    /// Commands that Connects wait for.
+    pub(super) awaited: Vec<Awaited>,
     /// Connects whose data are being fetched.
     pub(super) connects: HashMap<Qpn, PendingConnect>,
     /// Connects that wait for the storage.
@@ -101,7 +104,8 @@ pub(super) fn count_read(counts: &mut IoCounts, bytes: u32) {
     counts.bytes_read += u64::from(bytes);
 }
 
-fn worker_of(key: QueueKey) -> usize {
+/// The worker of a queue.
+pub(super) fn worker_of(key: QueueKey) -> usize {
     (key.0 >> 32) as usize
 }
 
@@ -114,6 +118,8 @@ impl Nvmf {
             metrics,
             queues: QpMap::default(),
             commands: Slab::new(),
+            next_command: 0,
+            awaited: Vec::new(),
             connects: HashMap::new(),
             deferred: Vec::new(),
             fences: HashMap::new(),

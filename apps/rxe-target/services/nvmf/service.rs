@@ -18,8 +18,9 @@ use rxe_service::{Accept, Context, Decision, EndReason, Outstanding, Service};
 use super::admission::Admission;
 use super::command::{CONNECT, remote};
 use super::hosts::HostName;
-use super::instance::{Nvmf, count_read, key_of};
+use super::instance::{Nvmf, count_read, key_of, worker_of};
 use super::queue::{Acknowledged, Outgoing, Queue, Role};
+use super::quiet::{Quiesce, Quiet};
 use super::receives::Receives;
 use crate::services::metrics::caller;
 
@@ -287,6 +288,9 @@ impl Service for Nvmf {
             self.execute(cx, index);
         }
         self.resume(cx);
+        if !self.awaited.is_empty() {
+            self.reply_quiet(cx);
+        }
         if !self.deferred.is_empty() && self.fenced != self.shared.fence_changes() {
             self.retry_connects(cx);
         }
@@ -294,8 +298,21 @@ impl Service for Nvmf {
     }
 
     fn instance_message(&mut self, cx: &mut Context<'_>, _from: usize, message: Box<dyn Any + Send>) {
-        if let Ok(event) = message.downcast::<Event>() {
-            self.apply(cx, &event);
+        let message = match message.downcast::<Event>() {
+            Ok(event) => return self.apply(cx, &event),
+            Err(message) => message,
+        };
+        match message.downcast::<Quiesce>() {
+            Ok(request) => {
+                if !self.await_commands(cx, &request) {
+                    cx.send_to_instance(worker_of(request.connect), Box::new(Quiet(request.connect)));
+                }
+            }
+            Err(message) => {
+                if let Ok(quiet) = message.downcast::<Quiet>() {
+                    self.is_quiet(cx, quiet.0);
+                }
+            }
         }
     }
 

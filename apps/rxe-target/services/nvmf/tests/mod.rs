@@ -206,7 +206,10 @@ impl Env {
         assert_eq!(self.shared.target().controller_count(), 0, "controllers");
         assert_eq!(self.shared.target().queue_count(), 0, "queues");
         assert_eq!(self.shared.target().fence_count(), 0, "queues whose commands may be in the storage");
-        assert!(target.deferred.is_empty() && target.fences.is_empty(), "Connects that wait");
+        assert!(
+            target.deferred.is_empty() && target.fences.is_empty() && target.awaited.is_empty(),
+            "Connects that wait"
+        );
         assert_eq!(self.shared.waiting().all(), 0, "queues without Connect");
         assert_eq!(self.network.adapter(TARGET).engine.qp_count(), 0, "queue pairs");
     }

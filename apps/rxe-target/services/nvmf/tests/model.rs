@@ -44,6 +44,8 @@ struct Pending {
     kind: IoKind,
     place: (u64, u64),
     began: Moment,
+    /// The host has been started again since.
+    is_forgotten: bool,
 }
 
 /// A host of the program.
@@ -178,8 +180,8 @@ impl Program {
                 self.give_up(|pending| pending.host == host && pending.session == session);
             }
             if lock(&service).is_ready(session) {
-                // Its Connect has waited for the commands of its sessions that have ended.
-                self.ended(|pending| pending.host == host && pending.session < session);
+                // Its Connect has waited for the commands of its earlier sessions.
+                self.ended(|pending| pending.host == host && (pending.is_forgotten || pending.session < session));
             }
         }
     }
@@ -256,8 +258,12 @@ impl Program {
             .iter()
             .filter(|(token, pending)| pending.host == host && value_of(pending.kind, **token).is_some());
         let written: Vec<_> = written.map(|(_, pending)| (pending.nsid, pending.place)).collect();
-        self.order(host, Order::Disconnect { session, qid: 0 });
-        self.turns(20);
+        if self.rng.below(2) == 0 {
+            self.order(host, Order::Disconnect { session, qid: 0 });
+            self.turns(20);
+        } else {
+            self.restart_host(host);
+        }
         self.begin_session(host);
         self.turns(30);
         let Some(session) = self.clients[host].session.filter(|_| self.is_ready(host)) else { return };
@@ -302,7 +308,7 @@ impl Program {
         }
         let (block, blocks) = (place.0, place.1 as u32);
         self.order(host, Order::Tracked { session, qid, nsid, kind, block, blocks, token });
-        self.pending.insert(token, Pending { host, session, nsid, kind, place, began });
+        self.pending.insert(token, Pending { host, session, nsid, kind, place, began, is_forgotten: false });
     }
 
     /// An answer, which has a cause.
@@ -448,9 +454,8 @@ impl Program {
         self.env.network.cut(number);
         self.clients[host] = Client { number, service: self.env.host(number), session: None, io_queues: 0 };
         self.give_up(|pending| pending.host == host);
-        // The target does not know that its sessions have ended.
         for pending in self.unanswered.values_mut().filter(|pending| pending.host == host) {
-            pending.host = usize::MAX;
+            pending.is_forgotten = true;
         }
     }
 
