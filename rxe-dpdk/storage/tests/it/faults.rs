@@ -238,3 +238,26 @@ fn operations_in_progress_when_a_flush_fails_fail_although_the_file_is_recovered
         assert_eq!(one.run(Operation::Write { offset: 0, from: &data, durable: true }), Ok(()));
     }
 }
+
+#[test]
+fn a_flush_of_the_checksums_that_fails_is_one_of_the_file_that_fails() {
+    let options = DiskOptions { checksums: true, ..BUFFERED };
+    let bed = Bed::new(&options, 16);
+    let mut one = bed.one();
+    one.write(0, &[1; 8192]).unwrap();
+    // The data are flushed first.
+    with(Faults { spared_flushes: 1, failing_flushes: 1, ..Faults::default() })(&bed);
+    assert_eq!(one.run(Operation::Flush), Err(StorageError::FlushFailed));
+    assert_eq!(bed.kernel.faults(), Faults::default());
+    assert!(bed.disk.is_failed());
+    assert_eq!(one.run(Operation::Flush), Err(StorageError::FlushFailed));
+    // The checksums in the file are not those of the data, and the next start knows.
+    let Bed { kernel, disk, path, folder } = bed;
+    drop((one, disk));
+    let after = folder.path().join("after");
+    let beside = |path: &std::path::Path| PathBuf::from(format!("{}.crc32c", path.display()));
+    kernel.power_failure(&path, &after).unwrap();
+    kernel.power_failure(&beside(&path), &beside(&after)).unwrap();
+    let mut one = One::disk(Ring::simulated(&kernel, RingConfig { depth: 32 }), &open(&after, &options));
+    assert_eq!(one.read(0, 8192), Ok(vec![1; 8192]));
+}

@@ -43,6 +43,7 @@ const NO_ZEROING: Faults = Faults {
     no_space: 0,
     short: 0,
     flush_error: 0,
+    spared_flushes: 0,
     failing_flushes: 0,
     slow: 0,
     no_holes: true,

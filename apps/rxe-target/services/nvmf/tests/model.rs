@@ -111,6 +111,7 @@ fn faults(rng: &mut Rng) -> Faults {
         no_space: chance(4, 20_000),
         short: chance(2, 200_000),
         flush_error: chance(4, 100_000),
+        spared_flushes: 0,
         failing_flushes: 0,
         slow: chance(2, 700_000).max(chance(4, 980_000)),
         no_holes: rng.below(2) == 0,
