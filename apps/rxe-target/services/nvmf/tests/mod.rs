@@ -359,6 +359,25 @@ fn long_commands_on_memory_take_many_turns_and_others_are_answered_meanwhile() {
 }
 
 #[test]
+fn a_copy_of_a_disk_with_its_identifiers_is_refused() {
+    let folder = TempDir::new(shm());
+    let backing = |name: &str| Backing::File { path: folder.path().join(name), direct: false };
+    std::fs::write(folder.path().join("disk"), [7; 8192]).expect("a file");
+    let env = Env::of(13, config_of(vec![backing("disk")], false), Some(SimulatedKernel::new(13, NO_ZEROING)));
+    for end in ["", ".identity"] {
+        let [from, to] = ["disk", "copy"].map(|name| folder.path().join(format!("{name}{end}")));
+        std::fs::copy(from, to).expect("both files");
+    }
+    let config = config_of(vec![backing("disk"), backing("copy")], false);
+    let add =
+        || env.shared.add_namespace(&config.subsystems[0].nqn, &config.subsystems[0].namespaces[1], &HeapAllocator);
+    let refused = add().expect_err("it has the identifiers of the first one").to_string();
+    assert!(refused.contains("if its file is a copy, delete FILE.identity beside it"), "{refused}");
+    std::fs::remove_file(folder.path().join("copy.identity")).expect("it is there");
+    add().expect("it is another disk");
+}
+
+#[test]
 fn a_second_connect_ends_the_queue_and_its_data_reach_no_staging_of_others() {
     let mut env = Env::new(5);
     // In each turn, the frames of the writer arrive before those of the intruder.
