@@ -463,7 +463,8 @@ impl Drop for Ring {
     }
 }
 
-/// Whether a read of a file can block, as its file system has no way to say that it would (RWF_NOWAIT).
+/// Whether a read of a file can block, as its file system has no way to say that it would (RWF_NOWAIT). io_uring of Linux 6.18
+/// gives such requests to a thread by itself; older kernels may execute them in the caller.
 fn blocks(file: &File) -> bool {
     let mut byte = [0];
     let mut buffers = [IoSliceMut::new(&mut byte)];
