@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use rxe::CliError;
 use rxe_inspect::client::Client;
-use rxe_inspect::nvmf::{NvmfController, NvmfHost, NvmfNamespace, NvmfRequest, NvmfScrub, NvmfSubsystem};
+use rxe_inspect::nvmf::{NvmfController, NvmfHost, NvmfNamespace, NvmfRequest, NvmfScrub, NvmfShare, NvmfSubsystem};
 use rxe_inspect::protocol::Request;
 use serde_json::{Value, json};
 
@@ -35,6 +35,11 @@ pub enum NvmfVerb {
     Controller {
         #[command(subcommand)]
         what: ControllerVerb,
+    },
+    /// Room for commands: list what each host has of it, and what waits
+    Share {
+        #[command(subcommand)]
+        what: ShareVerb,
     },
     /// Compare all blocks of a namespace with their checksums, while hosts use it. Exit code 1 if blocks differ
     Scrub {
@@ -161,7 +166,7 @@ pub struct NamespaceArgs {
     #[arg(long)]
     checksums: bool,
 
-    /// UUID [default: derived from the NQN and the number]
+    /// UUID [default: that beside the file; of memory a new one]
     #[arg(long)]
     uuid: Option<String>,
 }
@@ -193,6 +198,13 @@ pub enum HostVerb {
 #[derive(Subcommand, Debug)]
 pub enum ControllerVerb {
     /// List the controllers with host, subsystem, address and queue pairs
+    List,
+}
+
+/// The verbs of `nvmf share`.
+#[derive(Subcommand, Debug)]
+pub enum ShareVerb {
+    /// List, by worker and host, the commands in progress, their staging memory, and the commands that wait, in order of their turns
     List,
 }
 
@@ -263,6 +275,10 @@ pub fn run(target: &mut Client, verb: NvmfVerb, json: bool) -> Result<String, Cl
         NvmfVerb::Controller { what: ControllerVerb::List } => {
             let all: Vec<NvmfController> = target.ask(&Request::Nvmf(NvmfRequest::Controllers))?;
             return Ok(json_or_text(json, &all, |all| show_controllers(all)));
+        }
+        NvmfVerb::Share { what: ShareVerb::List } => {
+            let all: Vec<NvmfShare> = target.ask(&Request::Nvmf(NvmfRequest::Shares))?;
+            return Ok(json_or_text(json, &all, |all| show_shares(all)));
         }
         NvmfVerb::Scrub { subsystem, nsid } => return scrub(target, &subsystem, nsid, json),
     };
@@ -366,6 +382,25 @@ fn show_controllers(all: &[NvmfController]) -> String {
     table.text()
 }
 
+fn show_shares(all: &[NvmfShare]) -> String {
+    let columns = [
+        ("WORKER", Align::Right),
+        ("CLASS", Align::Left),
+        ("HOST", Align::Left),
+        ("COMMANDS", Align::Right),
+        ("BYTES", Align::Right),
+        ("WAITING", Align::Right),
+        ("BYTES WAITING", Align::Right),
+    ];
+    let mut table = Table::new("", &columns);
+    table.rows.extend(all.iter().map(|of| {
+        let [commands, bytes, waiting, wanted] =
+            [of.commands, of.bytes, of.waiting, of.waiting_bytes].map(|number| number.to_string());
+        vec![of.worker.to_string(), of.class.clone(), of.host.clone(), commands, bytes, waiting, wanted]
+    }));
+    table.text()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,6 +433,14 @@ mod tests {
             words(&text)[1],
             ["7", "nqn.2026-01.test:host", "nqn.2026-01.test:disk", "-", "ready", "0x11", "0x12"]
         );
+    }
+
+    #[test]
+    fn shares_are_a_table() {
+        let (class, host) = ("io".to_owned(), "nqn.2026-01.test:host".to_owned());
+        let share = NvmfShare { worker: 1, class, host, commands: 2, bytes: 8192, waiting: 7, waiting_bytes: 7 << 20 };
+        let text = show_shares(&[share]);
+        assert_eq!(words(&text)[1], ["1", "io", "nqn.2026-01.test:host", "2", "8192", "7", "7340032"]);
     }
 
     #[test]

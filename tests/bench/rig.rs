@@ -67,11 +67,13 @@ impl Drop for Link {
 
 /// The configuration with two namespaces in memory and one in this file.
 fn with_disks(file: &Path) -> String {
-    let namespace = |storage: String| format!("[[service.nvmf.subsystem.namespace]]\nblock-size = 512\n{storage}\n");
+    let namespace = |(nsid, storage): (u32, String)| {
+        format!("[[service.nvmf.subsystem.namespace]]\nnsid = {nsid}\nblock-size = 512\n{storage}\n")
+    };
     let [memory, small] = [disks::SIZE, disks::SMALL].map(|size| format!("ram = \"{}M\"", size >> 20));
     let file = format!("file = \"{}\"", file.display());
     let subsystem = format!("[[service.nvmf.subsystem]]\nnqn = \"{}\"\n", disks::NQN);
-    let namespaces = [memory, file, small].map(namespace).concat();
+    let namespaces: String = (1..).zip([memory, file, small]).map(namespace).collect();
     format!("{CONFIG}{subsystem}{namespaces}")
 }
 

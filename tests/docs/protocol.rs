@@ -6,7 +6,7 @@ use rxe_inspect::capture::CaptureStatus;
 use rxe_inspect::event::{Event, EventKind};
 use rxe_inspect::fault::Fault;
 use rxe_inspect::latency::Latency;
-use rxe_inspect::nvmf::{NvmfController, NvmfHost, NvmfNamespace, NvmfScrub, NvmfSubsystem};
+use rxe_inspect::nvmf::{NvmfController, NvmfHost, NvmfNamespace, NvmfScrub, NvmfShare, NvmfSubsystem};
 use rxe_inspect::protocol::{MAX_REQUEST, Reply, Request};
 use rxe_inspect::reload::Reload;
 use rxe_inspect::report::{
@@ -73,6 +73,7 @@ fn check_answer(verb: &str, answer: Value) {
         "nvmf resize-namespace" => check::<u64>(answer),
         "nvmf hosts" => check::<Vec<NvmfHost>>(answer),
         "nvmf controllers" => check::<Vec<NvmfController>>(answer),
+        "nvmf shares" => check::<Vec<NvmfShare>>(answer),
         "nvmf scrub" => check::<NvmfScrub>(answer),
         "capture-start" | "capture-status" | "capture-stop" => check::<CaptureStatus>(answer),
         _ => check::<()>(answer),

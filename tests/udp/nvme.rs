@@ -16,9 +16,9 @@ fn target(name: &str) -> Target {
     let namespace = |more: &str| format!("[[service.nvmf.subsystem.namespace]]\nram = \"16M\"\n{more}\n");
     let config = format!(
         "[[service.nvmf.subsystem]]\nnqn = \"{NQN}\"\n{}{}{}",
-        namespace("block-size = 4096"),
-        namespace("block-size = 512"),
-        namespace("block-size = 4096\nread-only = true"),
+        namespace("nsid = 1\nblock-size = 4096"),
+        namespace("nsid = 2\nblock-size = 512"),
+        namespace("nsid = 3\nblock-size = 4096\nread-only = true"),
     );
     fs::write(&path, config).unwrap();
     Target::start(&format!("--config {}", path.display()))

@@ -277,12 +277,15 @@ fn a_reload_makes_the_disks_those_of_the_file() {
     // A file that does not exist.
     let lost = subsystem(
         &format!("\"{OTHER}\""),
-        &(namespace("nsid = 3\nram = \"2M\"") + &namespace("file = \"/nonexistent\"")),
+        &(namespace("nsid = 3\nram = \"2M\"") + &namespace("nsid = 2\nfile = \"/nonexistent\"")),
     );
     fs::write(&config, text(ip, &lost)).unwrap();
     let said = run("rxe-ctl", &format!("--file-prefix udp-{ip} reload"));
     assert_eq!(said.code, 1, "{}", told(&said));
     contains(&said.stdout, &["refused: add namespace 2 of", "/nonexistent"]);
+
+    // No host is connected.
+    assert_eq!(target.json("nvmf share list"), json!([]));
 
     let removed = reload("");
     assert_eq!(removed["applied"], json!([format!("remove the subsystem {MORE}")]), "{removed}");

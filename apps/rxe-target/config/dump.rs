@@ -209,6 +209,8 @@ fn nvmf(config: &NvmfConfig) -> Table {
     table([
         ("port", number(config.port)),
         ("staging", number(config.staging)),
+        ("controllers", number(config.controllers)),
+        ("controllers-per-host", number(config.controllers_per_host)),
         ("subsystem", tables(config.subsystems.iter().map(subsystem))),
     ])
 }

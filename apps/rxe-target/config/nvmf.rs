@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rxe::{CliError, cli_error};
 use rxe_adapter::texts::Text;
-use rxe_nvmf::subsystem::{AllowedHosts, derived_serial};
+use rxe_nvmf::subsystem::{AllowedHosts, Limits, derived_serial};
 use rxe_nvmf::wire::Nqn;
 use rxe_storage::BlockSize;
 use serde::Deserialize;
@@ -24,6 +24,8 @@ const STAGING: usize = 64 << 20;
 const MODEL: &str = "rxe-target";
 /// The smallest staging memory: a few transfers of 1 MiB.
 const MIN_STAGING: usize = 8 << 20;
+/// Numbers of controllers that NVMe has.
+const MAX_CONTROLLERS: usize = 65_519;
 
 /// Settings of the service `nvmf`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,13 +34,18 @@ pub struct NvmfConfig {
     pub port: u16,
     /// Bytes of staging memory of each lcore.
     pub staging: usize,
+    /// Controllers of all hosts, at most.
+    pub controllers: usize,
+    /// Controllers of one host, at most.
+    pub controllers_per_host: usize,
     /// The subsystems. Without any the service does not run.
     pub subsystems: Vec<SubsystemConfig>,
 }
 
 impl Default for NvmfConfig {
     fn default() -> NvmfConfig {
-        NvmfConfig { port: PORT, staging: STAGING, subsystems: Vec::new() }
+        let Limits { controllers, controllers_per_host, .. } = Limits::default();
+        NvmfConfig { port: PORT, staging: STAGING, controllers, controllers_per_host, subsystems: Vec::new() }
     }
 }
 
@@ -70,7 +77,7 @@ pub struct NamespaceConfig {
     pub read_only: bool,
     /// Whether each block has a checksum.
     pub checksums: bool,
-    /// Its UUID, if it is not the derived one.
+    /// Its UUID, if it is not that of the data.
     pub uuid: Option<Uuid>,
 }
 
@@ -98,6 +105,8 @@ pub struct NvmfSection {
     pub(super) peers: Option<Peers>,
     port: Option<Text<ServicePort>>,
     staging: Option<Text<Size>>,
+    controllers: Option<usize>,
+    controllers_per_host: Option<usize>,
     #[serde(default)]
     subsystem: Vec<SubsystemSection>,
 }
@@ -151,7 +160,22 @@ impl NvmfSection {
             subsystems.push(section.resolve()?);
         }
         let port = self.port.as_ref().map_or(PORT, |Text(ServicePort(port))| *port);
-        Ok(NvmfConfig { port, staging, subsystems })
+        let default = NvmfConfig::default();
+        let controllers = self.controllers.unwrap_or(default.controllers);
+        let controllers_per_host =
+            self.controllers_per_host.unwrap_or_else(|| default.controllers_per_host.min(controllers));
+        if !(1..=MAX_CONTROLLERS).contains(&controllers) {
+            return cli_error!(
+                "[service.nvmf] controllers is {controllers}: give it a number from 1 to {MAX_CONTROLLERS}"
+            );
+        }
+        if !(1..=controllers).contains(&controllers_per_host) {
+            return cli_error!(
+                "[service.nvmf] controllers-per-host is {controllers_per_host}: give it a number from 1 to that of controllers, \
+                 {controllers}"
+            );
+        }
+        Ok(NvmfConfig { port, staging, controllers, controllers_per_host, subsystems })
     }
 }
 
@@ -200,8 +224,18 @@ impl SubsystemSection {
             return cli_error!("{nqn} is the name of the discovery subsystem, which always exists: choose another nqn");
         }
         let mut namespaces: Vec<NamespaceConfig> = Vec::new();
-        for (number, section) in (1..).zip(&self.namespace) {
-            let namespace = section.resolve(nqn, number)?;
+        if self.namespace.len() > 1
+            && let Some(place) = self.namespace.iter().position(|section| section.nsid.is_none())
+        {
+            return cli_error!(
+                "subsystem {nqn} has several namespaces: give each its own nsid, so that hosts find the same disk under it when \
+                 another one is taken away; that of number {} was {} until now",
+                place + 1,
+                place + 1
+            );
+        }
+        for section in &self.namespace {
+            let namespace = section.resolve(nqn, 1)?;
             if namespaces.iter().any(|other| other.nsid == namespace.nsid) {
                 return cli_error!("subsystem {nqn} has two namespaces {}: give each its own nsid", namespace.nsid);
             }
@@ -274,12 +308,13 @@ mod tests {
 
     #[test]
     fn every_key_is_used() {
-        let text = "port = 4421\nstaging = \"16M\"\n[[subsystem]]\nnqn = \"nqn.2026-01.test:disk\"\nserial = \"S1\"\n\
+        let text = "port = 4421\nstaging = \"16M\"\ncontrollers = 70\ncontrollers-per-host = 7\n[[subsystem]]\nnqn = \"nqn.2026-01.test:disk\"\nserial = \"S1\"\n\
                     model = \"M1\"\nhosts = [\"nqn.2026-01.test:host\"]\n[[subsystem.namespace]]\nnsid = 7\n\
                     file = \"/srv/disk\"\nblock-size = 512\ndirect = false\nread-only = true\nchecksums = true\n\
                     uuid = \"6e1c0b52-93a7-4d28-b1f0-47e25a8d3c96\"\n";
         let config = read(text).unwrap();
         assert_eq!((config.port, config.staging), (4421, 16 << 20));
+        assert_eq!((config.controllers, config.controllers_per_host), (70, 7));
         let [subsystem] = &config.subsystems[..] else { panic!("one subsystem") };
         assert_eq!((subsystem.serial.as_str(), subsystem.model.as_str()), ("S1", "M1"));
         assert!(!subsystem.hosts.contains(&"nqn.2026-01.test:other".parse().unwrap()));
@@ -292,7 +327,7 @@ mod tests {
     #[test]
     fn a_namespace_that_is_added_gets_the_lowest_free_number() {
         let text = format!(
-            "{SUBSYSTEM}[[subsystem.namespace]]\nram = \"1M\"\n[[subsystem.namespace]]\nnsid = 3\nram = \"1M\"\n"
+            "{SUBSYSTEM}[[subsystem.namespace]]\nnsid = 1\nram = \"1M\"\n[[subsystem.namespace]]\nnsid = 3\nram = \"1M\"\n"
         );
         let config = read(&text).unwrap();
         let add = |json: &str| namespace_from(&config.subsystems[0], serde_json::from_str(json).unwrap());
@@ -323,7 +358,13 @@ mod tests {
             namespace("ram = \"1M\"\ndirect = true\n"),
             "namespace 1 of nqn.2026-01.test:disk: 'direct' is for files and block devices, not for ram"
         );
-        let twice = "ram = \"1M\"\n[[subsystem.namespace]]\nnsid = 1\nram = \"1M\"\n";
+        let unnumbered = "nsid = 1\nram = \"1M\"\n[[subsystem.namespace]]\nram = \"1M\"\n";
+        assert_eq!(
+            namespace(unnumbered),
+            "subsystem nqn.2026-01.test:disk has several namespaces: give each its own nsid, so that hosts find the same disk \
+             under it when another one is taken away; that of number 2 was 2 until now"
+        );
+        let twice = "nsid = 1\nram = \"1M\"\n[[subsystem.namespace]]\nnsid = 1\nram = \"1M\"\n";
         assert_eq!(namespace(twice), "subsystem nqn.2026-01.test:disk has two namespaces 1: give each its own nsid");
         assert_eq!(
             read(&format!("{SUBSYSTEM}{SUBSYSTEM}")).unwrap_err(),
@@ -337,6 +378,15 @@ mod tests {
             read("[[subsystem]]\nnqn = \"nqn.2014-08.org.nvmexpress.discovery\"\n").unwrap_err(),
             "nqn.2014-08.org.nvmexpress.discovery is the name of the discovery subsystem, which always exists: choose another nqn"
         );
+        assert_eq!(
+            read("controllers = 0\n").unwrap_err(),
+            "[service.nvmf] controllers is 0: give it a number from 1 to 65519"
+        );
+        assert_eq!(
+            read("controllers = 70\ncontrollers-per-host = 71\n").unwrap_err(),
+            "[service.nvmf] controllers-per-host is 71: give it a number from 1 to that of controllers, 70"
+        );
+        assert_eq!(read("controllers = 7\n").unwrap().controllers_per_host, 7);
         assert_eq!(read("staging = \"1M\"\n").unwrap_err(), "[service.nvmf] staging is 1048576 bytes: 8M is the least");
     }
 }

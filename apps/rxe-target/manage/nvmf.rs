@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rxe_adapter::manage::Inspector;
-use rxe_inspect::nvmf::{NvmfController, NvmfHost, NvmfNamespace, NvmfRequest, NvmfScrub, NvmfSubsystem};
+use rxe_inspect::nvmf::{NvmfController, NvmfHost, NvmfNamespace, NvmfRequest, NvmfScrub, NvmfShare, NvmfSubsystem};
 use rxe_inspect::protocol::Reply;
 use rxe_nvmf::subsystem::{AllowedHosts, ConfigError};
 use rxe_nvmf::wire::Nqn;
@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::config::nvmf::{
     Backing, NamespaceConfig, NvmfConfig, SubsystemConfig, namespace_from, size_from, subsystem_from,
 };
-use crate::services::{NVMF, NvmfShared};
+use crate::services::{NVMF, NVMF_ADMISSION, NvmfShared};
 
 /// Blocks that a request for a scrub compares: 64 MiB or less.
 const SCRUB_BLOCKS: u64 = 16 << 10;
@@ -60,6 +60,7 @@ pub fn answer(managed: &Managed, request: NvmfRequest) -> Reply {
         NvmfRequest::AddHost { subsystem, host } => Reply::of(change.add_host(&subsystem, &host)),
         NvmfRequest::RemoveHost { subsystem, host } => Reply::of(change.remove_host(&subsystem, &host)),
         NvmfRequest::Controllers => Reply::of(Ok(change.controllers())),
+        NvmfRequest::Shares => Reply::of(change.shares()),
         NvmfRequest::Scrub { subsystem, nsid, from } => {
             let scrub = change.scrub_of(&subsystem, nsid, from);
             // A scrub takes a while, and changes nothing that the configuration has.
@@ -343,6 +344,12 @@ impl Change<'_> {
         controllers.into_iter().map(report).collect()
     }
 
+    fn shares(&self) -> Result<Vec<NvmfShare>, String> {
+        let answers = self.managed.inspector.manage_service(NVMF, NVMF_ADMISSION).map_err(text)?;
+        let parts = answers.iter().map(|answer| serde_json::from_str::<Vec<NvmfShare>>(answer).map_err(text));
+        Ok(parts.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
     /// The work of a scrub, which needs the configuration no longer.
     fn scrub_of(
         &mut self,
@@ -381,13 +388,16 @@ impl Change<'_> {
     }
 
     /// Makes the workers follow a removal, and waits until they have closed the disks. A disk with commands that take longer is
-    /// closed when they are complete, and dropped with a later removal.
+    /// closed when they are complete.
     fn finish_removal(&self, nqn: &Nqn) {
         if let Err(why) = self.tell(nqn) {
             tracing::warn!("nvmf: after a removal from {nqn}: {why}");
         }
         let end = Instant::now() + REMOVAL;
-        while self.disks.reap() > 0 && Instant::now() < end {
+        while self.disks.reap() > 0 {
+            if Instant::now() >= end {
+                return self.disks.reap_later();
+            }
             thread::sleep(LOOK);
         }
     }

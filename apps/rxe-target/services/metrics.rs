@@ -41,7 +41,7 @@ counters! {
         buffer_failures,
         /// Connections refused because their address has its share of those that have not logged in.
         share_refused,
-        /// Requests that had to wait because their address uses its share of the memory for data.
+        /// Requests that had to wait because their client uses its share of the memory for data, or others have all of it.
         share_waits,
         /// Lines about clients that came too fast to be logged.
         lines_withheld,

@@ -43,7 +43,7 @@ use rxe_service::{Listen, ServiceFactory};
 use crate::config::Config;
 
 pub use metrics::{MetricsRegistry, describe as describe_counter, names as service_counter_names};
-pub use nvmf::{Disks as NvmfDisks, NAME as NVMF, Shared as NvmfShared};
+pub use nvmf::{ADMISSION as NVMF_ADMISSION, Disks as NvmfDisks, NAME as NVMF, Shared as NvmfShared};
 pub use region_request::{RegionOptions, RegionRequest};
 
 /// Makes the factory of a service, unless another one's does its work too.

@@ -78,6 +78,9 @@ pub enum NvmfRequest {
     },
     /// Every [`NvmfController`].
     Controllers,
+    /// Every [`NvmfShare`]: what the hosts have of each worker's room for commands. Those of a worker and class that wait come
+    /// first, in the order of their turns.
+    Shares,
     /// Compares blocks of a namespace with their checksums. The answer is an [`NvmfScrub`], which may cover a part: request the
     /// next part from its `next` on.
     Scrub {
@@ -96,7 +99,11 @@ impl NvmfRequest {
     pub fn is_read_only(&self) -> bool {
         matches!(
             self,
-            NvmfRequest::Subsystems | NvmfRequest::Namespaces | NvmfRequest::Hosts | NvmfRequest::Controllers
+            NvmfRequest::Subsystems
+                | NvmfRequest::Namespaces
+                | NvmfRequest::Hosts
+                | NvmfRequest::Controllers
+                | NvmfRequest::Shares
         )
     }
 }
@@ -163,6 +170,25 @@ pub struct NvmfController {
     pub queue_pairs: Vec<u32>,
     /// Whether the host has enabled the controller.
     pub ready: bool,
+}
+
+/// What a host has of a worker's room for commands, and what it waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NvmfShare {
+    /// The worker.
+    pub worker: u32,
+    /// `io`, or `admin` for Connects and admin commands, which have memory of their own.
+    pub class: String,
+    /// NQN of the host, or its address before it has sent a Connect; `-` if it has disconnected.
+    pub host: String,
+    /// Number of commands in progress; 0 of class `admin`, where only memory counts.
+    pub commands: u64,
+    /// Bytes of staging memory that they have.
+    pub bytes: u64,
+    /// Number of commands that wait for a place or for memory.
+    pub waiting: u64,
+    /// Bytes that these need.
+    pub waiting_bytes: u64,
 }
 
 /// A part of a scrub.

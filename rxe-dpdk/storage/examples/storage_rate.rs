@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let number = |at: usize, default: u64| args.get(at).map_or(Ok(default), |text| text.parse());
     let (depth, seconds, bytes) = (number(1, 32)?.clamp(1, 4096), number(2, 10)?, number(3, 4096)?);
     let block_size = if bytes % 4096 == 0 { BlockSize::B4096 } else { BlockSize::B512 };
-    let (disk, notices) = Disk::open(Path::new(path), &DiskOptions { block_size, direct: true, checksums: false })?;
+    let (disk, notices) =
+        Disk::open(Path::new(path), &DiskOptions { block_size, direct: true, checksums: false, read_only: false })?;
     for notice in notices {
         eprintln!("{notice}");
     }

@@ -33,6 +33,8 @@ pub struct DiskOptions {
     /// Whether each block has a checksum, in `NAME.crc32c`; regular files only. Takes 4 bytes of memory per block, and
     /// one more request to the kernel per write.
     pub checksums: bool,
+    /// Whether the file is opened for reading only. Changes fail; checksums must be there already.
+    pub read_only: bool,
 }
 
 /// What an operator should know about a file that was opened; one line each.
@@ -99,11 +101,14 @@ pub struct Disk {
     pub(crate) zero_range: AtomicBool,
     /// Whether a flush failed since the file was opened or recovered.
     failed: AtomicBool,
+    /// Number of flushes that failed.
+    failures: AtomicU64,
     /// Number of recoveries.
     recoveries: AtomicU64,
     path: PathBuf,
     block_size: BlockSize,
     regular: bool,
+    read_only: bool,
 }
 
 impl Disk {
@@ -123,7 +128,8 @@ impl Disk {
             return Err(OpenError::ChecksumsOfDevice { path: path.to_owned() });
         }
         let exclusive = if kind.is_block_device() { libc::O_EXCL } else { 0 };
-        let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(exclusive | flags).open(path);
+        let open =
+            |flags| OpenOptions::new().read(true).write(!options.read_only).custom_flags(exclusive | flags).open(path);
         let direct = if options.direct { libc::O_DIRECT } else { 0 };
         let opened = match open(direct) {
             // The file system has no O_DIRECT at all.
@@ -161,7 +167,7 @@ impl Disk {
             // flush.
             file.sync_data().map_err(failed(path, "flush"))?;
             let is_hole = file.metadata().map_err(failed(path, "examine"))?.blocks() == 0;
-            let (sidecar, found) = Sidecar::open(path, geometry, is_hole)?;
+            let (sidecar, found) = Sidecar::open(path, geometry, is_hole, options.read_only)?;
             match found {
                 Found::Clean => {}
                 Found::Created { regions } => {
@@ -184,10 +190,12 @@ impl Disk {
             punch: AtomicBool::new(punch),
             zero_range: AtomicBool::new(true),
             failed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
             recoveries: AtomicU64::new(0),
             path: path.to_owned(),
             block_size: options.block_size,
             regular,
+            read_only: options.read_only,
         };
         Ok((Arc::new(disk), notices))
     }
@@ -204,13 +212,22 @@ impl Disk {
         self.align > 1
     }
 
-    /// Looks at the size of the file or device. The table of checksums follows it.
+    /// Looks at the size of the file or device.
     ///
     /// # Errors
     ///
     /// [`OpenError`] when it has no whole number of blocks, or none, or cannot be examined.
     pub fn measure(&self) -> Result<Geometry, OpenError> {
-        let geometry = measure(&self.file, &self.path, self.block_size)?;
+        measure(&self.file, &self.path, self.block_size)
+    }
+
+    /// Takes the size of the file or device: the table of checksums follows it, so that what was beyond a smaller one is forgotten.
+    ///
+    /// # Errors
+    ///
+    /// As [`measure`](Self::measure), and when the file of checksums cannot be written.
+    pub fn resize(&self) -> Result<Geometry, OpenError> {
+        let geometry = self.measure()?;
         if let Some(sidecar) = &self.sidecar {
             sidecar.resize(geometry.blocks)?;
         }
@@ -239,7 +256,13 @@ impl Disk {
     /// A flush failed.
     pub(crate) fn fail(&self) {
         self.keep_marks();
+        self.failures.fetch_add(1, Ordering::AcqRel);
         self.failed.store(true, Ordering::Release);
+    }
+
+    /// Number of flushes that failed. What an operation wrote before the last one may be lost.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
     }
 
     /// Number of recoveries. An instance that has seen fewer opens its file for flushes again.
@@ -257,7 +280,9 @@ impl Disk {
         let fail = |action| failed(&self.path, action);
         self.reopen().and_then(|file| file.sync_data()).map_err(fail("flush"))?;
         if let Some(sidecar) = &self.sidecar {
-            reopened(&sidecar.file).and_then(|file| file.sync_data()).map_err(fail("flush the checksums of"))?;
+            reopened(&sidecar.file, self.read_only)
+                .and_then(|file| file.sync_data())
+                .map_err(fail("flush the checksums of"))?;
         }
         self.recoveries.fetch_add(1, Ordering::AcqRel);
         self.failed.store(false, Ordering::Release);
@@ -266,7 +291,12 @@ impl Disk {
 
     /// The file, opened again. The kernel reports a failure to write to each open file once, so whoever flushes needs his own.
     pub(crate) fn reopen(&self) -> io::Result<File> {
-        reopened(&self.file)
+        reopened(&self.file, self.read_only)
+    }
+
+    /// Whether the file is opened for reading only.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// Notes that an operation ended in a state that is not known.
@@ -296,8 +326,8 @@ impl Drop for Disk {
 }
 
 /// The file of `file`, opened again.
-pub(crate) fn reopened(file: &File) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+pub(crate) fn reopened(file: &File, read_only: bool) -> io::Result<File> {
+    OpenOptions::new().read(true).write(!read_only).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Whether the file system of a regular file makes holes. A hole behind the end changes nothing.

@@ -92,8 +92,12 @@ impl DiskBackend {
     ///
     /// [`OpenError`] when the file has an unsuitable size by now.
     pub fn new(disk: Arc<Disk>, depth: u32) -> Result<DiskBackend, OpenError> {
-        let geometry = disk.measure()?;
+        let mut geometry = disk.measure()?;
         let regions = disk.sidecar.as_ref().map(Sidecar::regions).unwrap_or_default();
+        if let Some(sidecar) = &disk.sidecar {
+            // A file that has grown since is used to its old end before a resize.
+            geometry.blocks = geometry.blocks.min(sidecar.blocks());
+        }
         Ok(DiskBackend {
             disk,
             geometry,
@@ -129,6 +133,7 @@ impl DiskBackend {
             return Err(StorageError::BufferAlignment { align: self.disk.align });
         }
         let step = if kind == Kind::Flush { Step::Sync } else { Step::Lock };
+        let failures = self.disk.failures();
         Ok(move || Op {
             token,
             counted,
@@ -144,6 +149,7 @@ impl DiskBackend {
             wants_lock: false,
             retries: 0,
             cancelled: false,
+            failures,
         })
     }
 
@@ -251,8 +257,6 @@ impl DiskBackend {
             }
             Step::Mark => return Some(Err(StorageError::NoSpace)),
             Step::Sync if self.disk.sidecar.is_some() => op.step = Step::SyncTable,
-            // Another instance's flush may have failed meanwhile.
-            Step::Sync | Step::SyncTable if self.disk.is_failed() => return Some(Err(StorageError::FlushFailed)),
             Step::Sync | Step::SyncTable => return Some(Ok(())),
             Step::Table => {
                 op.part += moved;
@@ -406,6 +410,9 @@ impl DiskBackend {
     fn report(&mut self, index: u32, result: Result<(), StorageError>, completed: &mut Vec<Completion>) {
         let Some(mut op) = self.ops.remove(index) else { return };
         unlock(&self.disk, self.geometry, &mut op);
+        // What it wrote, or was to flush, may be lost by a flush that failed meanwhile, of any instance.
+        let is_lost = op.kind != Kind::Read && op.failures != self.disk.failures();
+        let result = if is_lost { result.and(Err(StorageError::FlushFailed)) } else { result };
         self.stats.count(op.counted, op.len, result);
         completed.push(Completion { token: op.token, result });
     }
@@ -433,7 +440,9 @@ impl DiskBackend {
         let failed = |error: std::io::Error| RingError::Register { errno: error.raw_os_error().unwrap_or(libc::EIO) };
         let data = ring.open_file(&Arc::new(disk.reopen().map_err(failed)?))?;
         let Some(sidecar) = &disk.sidecar else { return Ok((data, None)) };
-        let table = reopened(&sidecar.file).map_err(failed).and_then(|file| ring.open_file(&Arc::new(file)));
+        let table = reopened(&sidecar.file, disk.is_read_only())
+            .map_err(failed)
+            .and_then(|file| ring.open_file(&Arc::new(file)));
         if table.is_err() {
             ring.close_file(data);
         }
@@ -531,6 +540,9 @@ impl Backend for DiskBackend {
             }
         }
         for _ in 0..self.waiting.len() {
+            if !ring.has_room() {
+                break;
+            }
             if let Some(index) = self.waiting.pop_front() {
                 self.step(ring, index, completed);
             }
@@ -543,7 +555,7 @@ impl Backend for DiskBackend {
     }
 
     fn resize(&mut self) -> Result<Geometry, OpenError> {
-        self.geometry = self.disk.measure()?;
+        self.geometry = self.disk.resize()?;
         if let Some(sidecar) = &self.disk.sidecar {
             self.regions = sidecar.regions();
         }

@@ -2,7 +2,7 @@
 //!
 //! * [`Storage`] is what one worker has: its namespaces, and the io_uring that files and block devices share.
 //! * [`Backend`] is the interface to a namespace. [`RamBackend`] keeps the blocks in memory and completes operations
-//!   while they are submitted. [`DiskBackend`] serves a regular file or a block device through the worker's [`Ring`].
+//!   while they are submitted, but for ranges that are long to zero. [`DiskBackend`] serves a regular file or a block device through the worker's [`Ring`].
 //! * [`RamDisk`] and [`Disk`] are what all workers share of a namespace. They are opened on the control thread; each
 //!   worker then has an instance of its own.
 //! * [`Staging`] is a worker's pool of buffers for the data of commands.
@@ -21,7 +21,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // On the control thread, once per namespace.
-//! let options = DiskOptions { block_size: BlockSize::B4096, direct: true, checksums: false };
+//! let options = DiskOptions { block_size: BlockSize::B4096, direct: true, checksums: false, read_only: false };
 //! let (disk, notices) = Disk::open(Path::new("/srv/volume"), &options)?;
 //! for notice in notices {
 //!     eprintln!("{notice}");
@@ -75,7 +75,7 @@
 //!
 //! A file that another process truncates gives [`StorageError::Truncated`] for reads behind its end. A write there
 //! extends the file again, as `pwrite` does, and everything between reads as zeroes, which only checksums detect. When
-//! a file is to grow, extend it, call [`Disk::measure`] on the control thread, which writes the new table of checksums,
+//! a file is to grow, extend it, call [`Disk::resize`] on the control thread, which writes the new table of checksums,
 //! and then [`Backend::resize`] on each worker. A file must not shrink while clients use its end.
 //!
 //! # Durability

@@ -87,6 +87,8 @@ pub(crate) struct Op {
     pub(crate) retries: u32,
     /// Nothing more of it is to be submitted.
     pub(crate) cancelled: bool,
+    /// Number of flushes of the disk that had failed when the operation was accepted.
+    pub(crate) failures: u64,
 }
 
 impl Op {

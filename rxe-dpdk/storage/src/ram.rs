@@ -11,6 +11,7 @@
 //! the blocks. Clients that order their commands (a file system does) never see that. With checksums, a read locks each
 //! block against writers while it copies it, so a block is always entirely old or new.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +23,7 @@ use crate::error::{OpenError, StorageError};
 use crate::geometry::{BlockSize, Geometry};
 use crate::io::Io;
 use crate::locks::{BlockLocks, Mode};
-use crate::stats::StorageStats;
+use crate::stats::{Counted, StorageStats};
 
 /// What the memory of a [`RamDisk`] contains at its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -239,18 +240,52 @@ fn check_size(bytes: u64, memory: &Memory, block_size: BlockSize) -> Result<u64,
     }
 }
 
-/// A worker's instance of a namespace in memory. Operations complete while they are submitted.
+/// Bytes of a long range that are zeroed before the next range is continued.
+const SLICE: u64 = 256 << 10;
+
+/// A worker's instance of a namespace in memory. Operations complete while they are submitted, but for ranges that are long to
+/// zero: these are zeroed in slices, in turn, so that a worker's turn stays short.
 pub struct RamBackend {
     disk: Arc<RamDisk>,
     geometry: Geometry,
+    zeroing: VecDeque<Zeroing>,
     stats: Arc<StorageStats>,
+}
+
+/// A range that is being zeroed, in bytes.
+struct Zeroing {
+    token: u64,
+    counted: Counted,
+    len: u64,
+    next: u64,
+    end: u64,
+    cancelled: bool,
 }
 
 impl RamBackend {
     /// An instance of `disk`.
     #[must_use]
     pub fn new(disk: Arc<RamDisk>) -> RamBackend {
-        RamBackend { geometry: disk.geometry(), disk, stats: Arc::default() }
+        RamBackend { geometry: disk.geometry(), disk, zeroing: VecDeque::new(), stats: Arc::default() }
+    }
+
+    /// The range of an operation that is too long to be zeroed at once; it has been checked.
+    fn long_range(&self, io: &mut Io, token: u64, operation: &Operation<'_>) -> Option<Zeroing> {
+        let (Operation::WriteZeroes { offset, len, .. } | Operation::Deallocate { offset, len }) = *operation else {
+            return None;
+        };
+        if self.zeroing.is_empty() && len <= io.zero_budget {
+            io.zero_budget -= len;
+            return None;
+        }
+        self.geometry.check(offset, len).ok()?;
+        let (counted, _) = operation.counted();
+        Some(Zeroing { token, counted, len, next: offset, end: offset + len, cancelled: false })
+    }
+
+    fn zero(&self, from: u64, to: u64) -> Result<(), StorageError> {
+        let shift = self.geometry.block_size.shift();
+        self.disk.zero(from >> shift, (to - from) >> shift)
     }
 
     fn run(&self, operation: &Operation<'_>, len: u64, scratch: &mut Scratch) -> Result<(), StorageError> {
@@ -272,17 +307,48 @@ impl Backend for RamBackend {
         self.geometry
     }
 
-    fn submit(&mut self, io: &mut Io, _token: u64, operation: Operation<'_>) -> Result<Submitted, Full> {
+    fn submit(&mut self, io: &mut Io, token: u64, operation: Operation<'_>) -> Result<Submitted, Full> {
+        if let Some(range) = self.long_range(io, token, &operation) {
+            self.zeroing.push_back(range);
+            return Ok(Submitted::Pending);
+        }
         let (kind, len) = operation.counted();
         let result = self.run(&operation, len, &mut io.scratch);
         self.stats.count(kind, len, result);
         Ok(Submitted::Done(result))
     }
 
-    fn poll(&mut self, _io: &mut Io, _completed: &mut Vec<Completion>) {}
+    fn poll(&mut self, io: &mut Io, completed: &mut Vec<Completion>) {
+        while io.zero_budget > 0
+            && let Some(mut range) = self.zeroing.pop_front()
+        {
+            let to = range.end.min(range.next + SLICE.min(io.zero_budget));
+            // Whole blocks: the budget may end within one.
+            let to = range.end.min(to.next_multiple_of(self.geometry.block_size.bytes()));
+            let zeroed = if range.cancelled {
+                Err(StorageError::Cancelled)
+            } else {
+                io.zero_budget = io.zero_budget.saturating_sub(to - range.next);
+                self.zero(range.next, to)
+            };
+            range.next = to;
+            if zeroed.is_ok() && range.next < range.end {
+                self.zeroing.push_back(range);
+                continue;
+            }
+            self.stats.count(range.counted, range.len, zeroed);
+            completed.push(Completion { token: range.token, result: zeroed });
+        }
+    }
 
     fn outstanding(&self) -> usize {
-        0
+        self.zeroing.len()
+    }
+
+    fn cancel(&mut self, token: u64) {
+        for range in self.zeroing.iter_mut().filter(|range| range.token == token) {
+            range.cancelled = true;
+        }
     }
 
     fn resize(&mut self) -> Result<Geometry, OpenError> {
@@ -309,6 +375,43 @@ mod tests {
         let memory = Memory::heap(len);
         memory.fill(0, len, if contents == Contents::Data { 7 } else { 0 }).unwrap();
         RamDisk::new(memory, &RamOptions { block_size: BlockSize::B512, size, checksums, contents }, &HeapAllocator)
+    }
+
+    #[test]
+    fn long_ranges_are_zeroed_in_slices_of_a_turn_and_in_turn() {
+        let disk = disk(8 << 20, None, false, Contents::Data).unwrap();
+        let (mut backend, mut io) = (RamBackend::new(Arc::clone(&disk)), Io::new(None));
+        let zeroed = || {
+            (0..16)
+                .filter(|part| {
+                    let mut byte = [1];
+                    disk.memory.read((part << 19) + 7, &mut byte).unwrap();
+                    byte == [0]
+                })
+                .count()
+        };
+        let half = |token: u64, offset: u64| (token, Operation::Deallocate { offset, len: 4 << 20 });
+        for (token, operation) in [half(5, 0), half(6, 4 << 20), half(7, 0)] {
+            assert_eq!(backend.submit(&mut io, token, operation), Ok(Submitted::Pending));
+        }
+        assert_eq!((zeroed(), backend.outstanding()), (0, 3));
+        // Others do not wait.
+        let into = Memory::heap(4096);
+        assert_eq!(backend.submit(&mut io, 8, Operation::Read { offset: 0, into: &into }), Ok(Submitted::Done(Ok(()))));
+        backend.cancel(7);
+        let mut completed = Vec::new();
+        let mut turns = 0;
+        while backend.outstanding() > 0 {
+            let before = zeroed();
+            io.zero_budget = crate::io::ZERO_BUDGET;
+            backend.poll(&mut io, &mut completed);
+            assert!(zeroed() - before <= 3, "more than a turn's part");
+            turns += 1;
+        }
+        let results: Vec<_> = completed.iter().map(|of| (of.token, of.result)).collect();
+        assert_eq!(results, [(7, Err(StorageError::Cancelled)), (5, Ok(())), (6, Ok(()))]);
+        assert_eq!((turns, zeroed(), backend.stats().deallocates.get()), (8, 16, 2));
+        assert_eq!(backend.submit(&mut io, 9, half(9, 5 << 20).1), Ok(Submitted::Done(Err(StorageError::OutOfRange))));
     }
 
     #[test]

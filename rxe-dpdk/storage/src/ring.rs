@@ -25,11 +25,13 @@
 )]
 
 use std::fs::File;
+use std::io::IoSliceMut;
 use std::mem;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use io_uring::{IoUring, opcode, squeue, types};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rxe_proto::mem::Memory;
 
 use crate::error::RingError;
@@ -69,10 +71,19 @@ pub struct Ring {
     /// Completions to be popped, by client.
     clients: Vec<Option<List>>,
     /// Registered files, which are kept open.
-    files: Vec<Option<Arc<File>>>,
+    files: Vec<Option<RingFile>>,
     /// Memory that is pinned for the ring.
     pinned: Option<Memory>,
     stats: RingStats,
+}
+
+/// A registered file.
+#[derive(Clone)]
+struct RingFile {
+    #[cfg_attr(not(feature = "simulated"), allow(dead_code, reason = "kept open"))]
+    file: Arc<File>,
+    /// Reads and writes may block the caller, so they are given to a thread of the kernel at once.
+    blocks: bool,
 }
 
 struct Slot {
@@ -212,7 +223,7 @@ impl Ring {
         if let Kernel::Simulated(executor) = &self.kernel {
             executor.opened(file);
         }
-        self.files[index] = Some(Arc::clone(file));
+        self.files[index] = Some(RingFile { file: Arc::clone(file), blocks: blocks(file) });
         Ok(index as u32)
     }
 
@@ -236,7 +247,7 @@ impl Ring {
         let next = slot.next;
         #[cfg(feature = "simulated")]
         if let Kernel::Simulated(executor) = &mut self.kernel
-            && let Some(Some(file)) = self.files.get(file as usize)
+            && let Some(Some(RingFile { file, .. })) = self.files.get(file as usize)
         {
             let memory = executor.push(index, file, request);
             *slot = Slot { client, tag, result: 0, next: NONE, memory };
@@ -245,6 +256,7 @@ impl Ring {
             self.in_flight += 1;
             return Ok(());
         }
+        let blocks = matches!(self.files.get(file as usize), Some(Some(RingFile { blocks: true, .. })));
         let file = types::Fixed(file);
         let (entry, memory) = match request {
             Request::Sync => (opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(), None),
@@ -274,6 +286,7 @@ impl Ring {
             }
         };
         let entry = entry.user_data(u64::from(index));
+        let entry = if blocks { entry.flags(squeue::Flags::ASYNC) } else { entry };
         *slot = Slot { client, tag, result: 0, next: NONE, memory };
         self.free = next;
         self.enqueue(&entry);
@@ -448,6 +461,14 @@ impl Drop for Ring {
             }
         }
     }
+}
+
+/// Whether a read of a file can block, as its file system has no way to say that it would (RWF_NOWAIT). io_uring of Linux 6.18
+/// gives such requests to a thread by itself; older kernels may execute them in the caller.
+fn blocks(file: &File) -> bool {
+    let mut byte = [0];
+    let mut buffers = [IoSliceMut::new(&mut byte)];
+    matches!(preadv2(file, &mut buffers, 0, ReadWriteFlags::NOWAIT), Err(Errno::OPNOTSUPP))
 }
 
 /// The address of `len` bytes at `at`, if they lie inside.

@@ -1,5 +1,6 @@
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -200,4 +201,42 @@ fn pinned_memory_is_read_and_written_like_any_other() {
     ring.wait().unwrap();
     assert_eq!(ring.pop(client).map(|done| done.result), Some(16));
     assert_eq!(&bytes(&memory)[4003..4009], b"pinned");
+}
+
+/// Whether the kernel has a thread that executes requests of this thread's rings.
+fn has_kernel_thread() -> bool {
+    let name = format!("iou-wrk-{}", rustix::thread::gettid().as_raw_nonzero());
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks
+        .map(|task| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default())
+        .any(|comm| comm.trim() == name)
+}
+
+#[test]
+fn reads_of_a_file_that_may_block_are_executed_by_a_thread_of_the_kernel() {
+    let Some(mut ring) = ring(8) else { return };
+    let folder = TempDir::new(&std::env::temp_dir());
+    let path = folder.path().join("file");
+    std::fs::write(&path, b"contents").unwrap();
+    let file = ring.open_file(&Arc::new(File::open(&path).unwrap())).unwrap();
+    let (client, memory) = (ring.attach(), Memory::heap(8));
+    for blocks in [false, true] {
+        ring.files[file as usize].as_mut().unwrap().blocks = blocks;
+        ring.push(client, 1, file, read(&memory, 0, 8, 0)).unwrap();
+        while ring.in_flight() > 0 {
+            ring.wait().unwrap();
+        }
+        assert_eq!(ring.pop(client).unwrap().result, 8);
+        assert_eq!(has_kernel_thread(), blocks);
+    }
+    assert_eq!(bytes(&memory), b"contents");
+}
+
+#[test]
+fn a_file_system_that_cannot_say_that_it_would_block_is_found() {
+    let folder = TempDir::new(Path::new(env!("CARGO_MANIFEST_DIR")));
+    let path = folder.path().join("file");
+    std::fs::write(&path, b"contents").unwrap();
+    assert!(!blocks(&File::open(&path).unwrap()), "the file system of the sources");
+    assert!(blocks(&File::open("/proc/version").unwrap()), "procfs");
 }

@@ -128,7 +128,7 @@ fn compare(disk: &Disk, first: u64, count: u64, report: &mut ScrubReport) -> Res
         Ok(())
     })?;
     for lba in differ {
-        if region.is_suspect() {
+        if region.is_suspect() && !sidecar.is_read_only() {
             rebuild(disk, sidecar, &region, lba, report)?;
         } else {
             report.mismatches.push(lba);

@@ -14,7 +14,7 @@
 //!
 //! # Order of writes, and what holds after a crash
 //!
-//! 1. Before the first write to a region, its mark is set, on stable storage (RWF_DSYNC).
+//! 1. Before the first write to a region since the file was opened, its mark is set, on stable storage (RWF_DSYNC).
 //! 2. Each write stores the data, then the entries, and completes to the caller after both. A flush covers both files.
 //! 3. When the file is closed, both files are flushed; then the marks are cleared.
 //!
@@ -62,12 +62,12 @@ const CHECKED: usize = 24;
 /// Mark of a region that may differ from its blocks.
 const MARK: u32 = 1;
 
-/// No write since the mark was cleared.
-const CLEAN: u8 = 0;
-/// The mark is on stable storage.
-const MARKED: u8 = 1;
-/// The mark was set when the file was opened.
-const SUSPECT: u8 = 2;
+/// The mark is in the file, on stable storage or not.
+const IN_FILE: u8 = 1;
+/// This process has put the mark on stable storage.
+const MARKED: u8 = 2;
+/// The mark was in the file when it was opened, and no scrub has compared the region since.
+const SUSPECT: u8 = 4;
 
 /// Entries of 16,384 blocks.
 pub(crate) struct Region {
@@ -81,25 +81,29 @@ impl Region {
         Ok(Region { table: HeapAllocator.allocate(TABLE as usize)?, state: AtomicU8::new(state) })
     }
 
-    /// Whether the mark is on stable storage, so that blocks may be written.
+    /// Whether the mark is on stable storage, so that blocks may be written. One that was found in the file may be in the page cache
+    /// only, after a flush that failed: then no later flush writes it.
     pub(crate) fn is_marked(&self) -> bool {
-        self.state.load(Ordering::Acquire) != CLEAN
+        self.has(MARKED)
     }
 
     /// Notes that the mark is on stable storage.
     pub(crate) fn set_marked(&self) {
-        // Fails for a region that is marked or suspect, which it stays.
-        let _ = self.state.compare_exchange(CLEAN, MARKED, Ordering::AcqRel, Ordering::Relaxed);
+        self.state.fetch_or(IN_FILE | MARKED, Ordering::AcqRel);
     }
 
     /// Whether a block that differs may be the work of a crash.
     pub(crate) fn is_suspect(&self) -> bool {
-        self.state.load(Ordering::Acquire) == SUSPECT
+        self.has(SUSPECT)
     }
 
     /// Notes that every block agrees with its entry. The mark stays until the file is closed.
     pub(crate) fn set_trusted(&self) {
-        let _ = self.state.compare_exchange(SUSPECT, MARKED, Ordering::AcqRel, Ordering::Relaxed);
+        self.state.fetch_and(!SUSPECT, Ordering::AcqRel);
+    }
+
+    fn has(&self, state: u8) -> bool {
+        self.state.load(Ordering::Acquire) & state != 0
     }
 }
 
@@ -124,6 +128,8 @@ pub(crate) struct Sidecar {
     path: PathBuf,
     block_size: BlockSize,
     size: Mutex<Size>,
+    /// Nothing of it is written.
+    read_only: bool,
     /// Set when an entry could not be written: the marks must survive the close.
     keep_marks: AtomicBool,
 }
@@ -150,13 +156,22 @@ pub(crate) fn entry_index(lba: u64) -> usize {
 
 impl Sidecar {
     /// Opens the checksums of `data`, or creates them; `is_hole` says whether the data file reads as zeroes.
-    pub(crate) fn open(data: &Path, geometry: Geometry, is_hole: bool) -> Result<(Sidecar, Found), OpenError> {
+    pub(crate) fn open(
+        data: &Path,
+        geometry: Geometry,
+        is_hole: bool,
+        read_only: bool,
+    ) -> Result<(Sidecar, Found), OpenError> {
         let mut path = data.as_os_str().to_owned();
         path.push(".crc32c");
         let path = PathBuf::from(path);
         let fail = |action| failed(&path, action);
-        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let opened = OpenOptions::new().read(true).write(!read_only).open(&path);
         let (file, created) = match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && read_only => {
+                let reason = "it does not exist, and is not made for a namespace that is read-only".to_owned();
+                return Err(OpenError::Sidecar { path, reason });
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (create(&path, geometry, is_hole)?, true),
             result => (result.map_err(fail("open"))?, false),
         };
@@ -169,7 +184,7 @@ impl Sidecar {
             let mut found = [0; ENTRY];
             file.read_exact_at(&mut found, mark_offset(number)).map_err(fail("read"))?;
             file.read_exact_at(&mut table, mark_offset(number) + HEAD).map_err(fail("read"))?;
-            let region = Region::new(if found == [0; ENTRY] { CLEAN } else { SUSPECT })?;
+            let region = Region::new(if found == [0; ENTRY] { 0 } else { IN_FILE | SUSPECT })?;
             region.table.write(0, &table).map_err(lost(&path))?;
             regions.push(Arc::new(region));
         }
@@ -181,6 +196,7 @@ impl Sidecar {
             path,
             block_size: geometry.block_size,
             size: Mutex::new(Size { blocks, regions }),
+            read_only,
             keep_marks: AtomicBool::new(false),
         };
         sidecar.resize(geometry.blocks)?;
@@ -208,6 +224,11 @@ impl Sidecar {
         self.size().blocks
     }
 
+    /// Whether nothing of it is written.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Makes the marks survive the close, because an entry in the file may be wrong.
     pub(crate) fn keep_marks(&self) {
         self.keep_marks.store(true, Ordering::Release);
@@ -219,6 +240,11 @@ impl Sidecar {
         let mut size = self.size();
         let fail = |action| failed(&self.path, action);
         let regions = blocks.div_ceil(REGION_BLOCKS);
+        if self.read_only && blocks != size.blocks {
+            let reason =
+                format!("it is of {} blocks, and the namespace, which is read-only, has {blocks}", size.blocks);
+            return Err(OpenError::Sidecar { path: self.path.clone(), reason });
+        }
         if blocks < size.blocks {
             let last = (regions * REGION_BLOCKS).min(size.blocks);
             let zeroes = vec![0; (last - blocks) as usize * ENTRY];
@@ -244,7 +270,7 @@ impl Sidecar {
             self.file.set_len(mark_offset(regions)).map_err(fail("resize"))?;
         }
         while (size.regions.len() as u64) < regions {
-            size.regions.push(Arc::new(Region::new(CLEAN)?));
+            size.regions.push(Arc::new(Region::new(0)?));
         }
         size.blocks = blocks;
         Ok(())
@@ -259,13 +285,13 @@ impl Sidecar {
     /// Clears the marks, when both files are on stable storage and no write is in progress. Marks that stay because of
     /// an error only make their regions suspect at the next start.
     pub(crate) fn close(&self, data: &File) -> io::Result<()> {
-        if self.keep_marks.load(Ordering::Acquire) {
+        if self.read_only || self.keep_marks.load(Ordering::Acquire) {
             return Ok(());
         }
         data.sync_data()?;
         self.file.sync_data()?;
         for (number, region) in (0_u64..).zip(&self.size().regions) {
-            if region.state.load(Ordering::Acquire) == MARKED {
+            if region.has(IN_FILE) && !region.is_suspect() {
                 self.file.write_all_at(&[0; ENTRY], mark_offset(number))?;
             }
         }

@@ -29,7 +29,7 @@ fn entries_are_where_the_layout_says() {
     assert_eq!((entry_offset(0), entry_offset(1)), (8192, 8196));
     assert_eq!(entry_offset(REGION_BLOCKS), 73_728 + 4096);
     let (_folder, data) = folder();
-    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     store(&sidecar, REGION_BLOCKS + 1, 0x0102_0304);
     let bytes = std::fs::read(&sidecar.path).unwrap();
     assert_eq!(bytes.len() as u64, mark_offset(2));
@@ -40,52 +40,52 @@ fn entries_are_where_the_layout_says() {
 #[test]
 fn marks_of_an_open_file_are_suspect_at_the_next_open_and_a_close_clears_them() {
     let (_folder, data) = folder();
-    let (sidecar, found) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (sidecar, found) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     assert_eq!(found, Found::Clean);
     sidecar.file.write_all_at(&MARK.to_le_bytes(), mark_offset(1)).unwrap();
     sidecar.region(REGION_BLOCKS).unwrap().set_marked();
-    let (crashed, found) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (crashed, found) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     assert_eq!(found, Found::Suspect { regions: 1 });
     assert!(!crashed.region(0).unwrap().is_suspect() && crashed.region(REGION_BLOCKS).unwrap().is_suspect());
     // Nothing was verified, so closing changes nothing.
     crashed.close(&File::open(&data).unwrap()).unwrap();
-    let (crashed, found) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (crashed, found) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     assert_eq!(found, Found::Suspect { regions: 1 });
     crashed.region(REGION_BLOCKS).unwrap().set_trusted();
     crashed.close(&File::open(&data).unwrap()).unwrap();
-    assert_eq!(Sidecar::open(&data, geometry(BLOCKS), true).unwrap().1, Found::Clean);
+    assert_eq!(Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap().1, Found::Clean);
 }
 
 #[test]
 fn marks_survive_the_close_after_an_entry_was_not_written() {
     let (_folder, data) = folder();
-    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     sidecar.file.write_all_at(&MARK.to_le_bytes(), mark_offset(0)).unwrap();
     sidecar.region(0).unwrap().set_marked();
     sidecar.keep_marks();
     sidecar.close(&File::open(&data).unwrap()).unwrap();
-    assert_eq!(Sidecar::open(&data, geometry(BLOCKS), true).unwrap().1, Found::Suspect { regions: 1 });
+    assert_eq!(Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap().1, Found::Suspect { regions: 1 });
 }
 
 #[test]
 fn data_without_checksums_is_suspect_as_a_whole() {
     let (_folder, data) = folder();
-    let found = Sidecar::open(&data, geometry(BLOCKS), false).unwrap().1;
+    let found = Sidecar::open(&data, geometry(BLOCKS), false, false).unwrap().1;
     assert_eq!(found, Found::Created { regions: 2 });
-    assert_eq!(Sidecar::open(&data, geometry(BLOCKS), false).unwrap().1, Found::Suspect { regions: 2 });
+    assert_eq!(Sidecar::open(&data, geometry(BLOCKS), false, false).unwrap().1, Found::Suspect { regions: 2 });
 }
 
 #[test]
 fn blocks_that_come_again_after_a_shrink_have_entry_0() {
     let (_folder, data) = folder();
-    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     for lba in [5, 10, REGION_BLOCKS - 1, REGION_BLOCKS, BLOCKS - 1] {
         store(&sidecar, lba, 7);
     }
     sidecar.resize(10).unwrap();
     assert!(sidecar.region(REGION_BLOCKS).is_none());
     sidecar.resize(BLOCKS).unwrap();
-    let (again, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (again, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     for sidecar in [sidecar, again] {
         let nonzero: Vec<u64> = (0..BLOCKS).filter(|lba| entry(&sidecar, *lba) != 0).collect();
         assert_eq!(nonzero, [5]);
@@ -95,21 +95,21 @@ fn blocks_that_come_again_after_a_shrink_have_entry_0() {
 #[test]
 fn entries_that_a_crash_left_behind_the_end_do_not_come_again() {
     let (_folder, data) = folder();
-    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     store(&sidecar, REGION_BLOCKS + 5, 7);
     // The last step of a shrink to one region did not happen.
     sidecar.file.write_all_at(&header(geometry(REGION_BLOCKS)), 0).unwrap();
-    let (grown, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (grown, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     assert_eq!(entry(&grown, REGION_BLOCKS + 5), 0);
-    let (again, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
+    let (again, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
     assert_eq!(entry(&again, REGION_BLOCKS + 5), 0);
 }
 
 #[test]
 fn a_file_that_is_no_good_is_refused_with_the_reason() {
     let (_folder, data) = folder();
-    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true).unwrap();
-    let reason = |geometry| match Sidecar::open(&data, geometry, true) {
+    let (sidecar, _) = Sidecar::open(&data, geometry(BLOCKS), true, false).unwrap();
+    let reason = |geometry| match Sidecar::open(&data, geometry, true, false) {
         Err(OpenError::Sidecar { reason, .. }) => reason,
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("accepted"),

@@ -33,6 +33,8 @@ pub struct Faults {
     pub short: u32,
     /// Flushes that fail, and lose what they should have written.
     pub flush_error: u32,
+    /// Number of flushes that do not count for `failing_flushes`, before those that do.
+    pub spared_flushes: u32,
     /// Number of flushes that fail so from now on, whatever the chance is.
     pub failing_flushes: u32,
     /// Requests that are not executed in a turn.
@@ -218,9 +220,11 @@ impl State {
 
     /// Moves the writes before a number to stable storage.
     fn sync(&mut self, file: &File, before: u64) -> io::Result<()> {
-        let Faults { flush_error, failing_flushes, .. } = self.faults;
-        let fails = failing_flushes > 0 || self.chance(flush_error);
-        self.faults.failing_flushes = failing_flushes.saturating_sub(1);
+        let Faults { flush_error, spared_flushes, failing_flushes, .. } = self.faults;
+        let is_counted = spared_flushes == 0 && failing_flushes > 0;
+        let fails = is_counted || self.chance(flush_error);
+        self.faults.spared_flushes = spared_flushes.saturating_sub(1);
+        self.faults.failing_flushes -= u32::from(is_counted);
         let stored = self.stored(file)?;
         let (covered, rest) = std::mem::take(&mut stored.pending).into_iter().partition(|write| write.number < before);
         stored.pending = rest;

@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, Completion, Full, Operation, Submitted};
 use crate::error::{RingError, StorageError};
-use crate::io::Io;
+use crate::io::{Io, ZERO_BUDGET};
 use crate::ring::Ring;
 
 /// A namespace of a [`Storage`]. The number of a removed namespace is used again.
@@ -15,6 +15,8 @@ pub struct NamespaceId(u32);
 /// Dropping it waits for all operations that the kernel has.
 pub struct Storage {
     namespaces: Vec<Option<Box<dyn Backend>>>,
+    /// The namespaces with operations that are not complete: only these are polled.
+    active: Vec<u32>,
     io: Io,
 }
 
@@ -22,7 +24,7 @@ impl Storage {
     /// Storage with a ring for files and block devices, or without one for memory only.
     #[must_use]
     pub fn new(ring: Option<Ring>) -> Storage {
-        Storage { namespaces: Vec::new(), io: Io::new(ring) }
+        Storage { namespaces: Vec::new(), active: Vec::new(), io: Io::new(ring) }
     }
 
     /// Adds a namespace.
@@ -52,6 +54,8 @@ impl Storage {
         if let Some(mut backend) = self.namespaces.get_mut(namespace.0 as usize).and_then(Option::take) {
             backend.detach(&mut self.io);
         }
+        // Its number is used again.
+        self.active.retain(|number| *number != namespace.0);
         drained
     }
 
@@ -76,7 +80,14 @@ impl Storage {
     #[inline]
     pub fn submit(&mut self, namespace: NamespaceId, token: u64, operation: Operation<'_>) -> Result<Submitted, Full> {
         match self.namespaces.get_mut(namespace.0 as usize) {
-            Some(Some(backend)) => backend.submit(&mut self.io, token, operation),
+            Some(Some(backend)) => {
+                let was_idle = backend.outstanding() == 0;
+                let submitted = backend.submit(&mut self.io, token, operation);
+                if was_idle && submitted == Ok(Submitted::Pending) {
+                    self.active.push(namespace.0);
+                }
+                submitted
+            }
             _ => Ok(Submitted::Done(Err(StorageError::Closed))),
         }
     }
@@ -118,11 +129,17 @@ impl Storage {
 
     /// Appends the completions that have arrived.
     fn poll(&mut self, completed: &mut Vec<Completion>) {
-        for backend in self.namespaces.iter_mut().flatten() {
-            if backend.outstanding() > 0 {
-                backend.poll(&mut self.io, completed);
-            }
+        let Storage { namespaces, active, io } = self;
+        io.zero_budget = ZERO_BUDGET;
+        // None is always the last one to get a part of it.
+        if active.len() > 1 {
+            active.rotate_left(1);
         }
+        active.retain(|number| {
+            let Some(Some(backend)) = namespaces.get_mut(*number as usize) else { return false };
+            backend.poll(io, completed);
+            backend.outstanding() > 0
+        });
     }
 
     /// Completes the operations of a namespace that is to be removed. The others are polled too, as their completions
@@ -146,7 +163,8 @@ impl Storage {
     /// Number of operations that are not complete. The worker must not sleep unless it is 0.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.namespaces.iter().flatten().map(|backend| backend.outstanding()).sum()
+        let backend = |number: &u32| self.namespaces.get(*number as usize)?.as_ref();
+        self.active.iter().filter_map(backend).map(|backend| backend.outstanding()).sum()
     }
 
     /// The ring, for its counters.
@@ -169,11 +187,80 @@ impl Drop for Storage {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::error::OpenError;
+    use crate::geometry::{BlockSize, Geometry};
+    use crate::stats::StorageStats;
 
     #[test]
     fn storage_is_created_on_one_thread_and_used_on_another() {
         fn sent<T: Send>(_: &T) {}
         sent(&Storage::new(None));
+    }
+
+    /// Completes each operation at the second poll.
+    #[derive(Default)]
+    struct Slow {
+        operations: Vec<(u64, bool)>,
+        polls: Arc<AtomicUsize>,
+        stats: Arc<StorageStats>,
+    }
+
+    impl Backend for Slow {
+        fn geometry(&self) -> Geometry {
+            Geometry { block_size: BlockSize::B512, blocks: 1 }
+        }
+
+        fn submit(&mut self, _io: &mut Io, token: u64, _operation: Operation<'_>) -> Result<Submitted, Full> {
+            self.operations.push((token, false));
+            Ok(Submitted::Pending)
+        }
+
+        fn poll(&mut self, _io: &mut Io, completed: &mut Vec<Completion>) {
+            self.polls.fetch_add(1, Ordering::Relaxed);
+            let done = self.operations.extract_if(.., |(_, polled)| std::mem::replace(polled, true));
+            completed.extend(done.map(|(token, _)| Completion { token, result: Ok(()) }));
+        }
+
+        fn outstanding(&self) -> usize {
+            self.operations.len()
+        }
+
+        fn resize(&mut self) -> Result<Geometry, OpenError> {
+            Ok(self.geometry())
+        }
+
+        fn stats(&self) -> &Arc<StorageStats> {
+            &self.stats
+        }
+    }
+
+    #[test]
+    fn only_namespaces_with_operations_are_polled() {
+        let mut storage = Storage::new(None);
+        let polls: [Arc<AtomicUsize>; 3] = Default::default();
+        let namespaces = polls.each_ref().map(|polls| {
+            storage.add(Box::new(Slow { polls: Arc::clone(polls), ..Slow::default() })).expect("it needs no ring")
+        });
+        for token in [7, 8] {
+            assert_eq!(storage.submit(namespaces[1], token, Operation::Flush), Ok(Submitted::Pending));
+        }
+        assert_eq!(storage.outstanding(), 2);
+        let mut completed = Vec::new();
+        for _ in 0..5 {
+            storage.turn(&mut completed).expect("no ring fails");
+        }
+        assert_eq!(completed.iter().map(|of| of.token).collect::<Vec<_>>(), [7, 8]);
+        assert_eq!(polls.each_ref().map(|polls| polls.load(Ordering::Relaxed)), [0, 2, 0]);
+        // A namespace that was removed while it was active, and the next one of its number.
+        assert_eq!(storage.submit(namespaces[2], 9, Operation::Flush), Ok(Submitted::Pending));
+        storage.remove(namespaces[2], &mut completed).expect("no ring fails");
+        let namespace = storage.add(Box::new(Slow::default())).expect("it needs no ring");
+        assert_eq!((namespace, storage.outstanding()), (namespaces[2], 0));
+        assert_eq!(storage.submit(namespace, 10, Operation::Flush), Ok(Submitted::Pending));
+        assert_eq!(storage.outstanding(), 1);
     }
 }

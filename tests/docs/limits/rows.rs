@@ -214,8 +214,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         table: "NVMe controllers",
-        bound: Source(NVMF, "    controllers: "),
-        share: Of("of one host name: ", NVMF, "    controllers_per_host: "),
+        bound: In("service.nvmf", "controllers"),
+        share: In("service.nvmf", "controllers-per-host"),
         refusal: "Connect fails with Controller Busy",
         counters: &["refused"],
         tests: &[("rxe-dpdk/nvmf/tests/it/life.rs", "controllers_are_limited_per_host_and_in_all")],
@@ -239,10 +239,26 @@ pub const ROWS: &[Row] = &[
     Row {
         table: "bytes of an lcore for data of NVMe commands",
         bound: In("service.nvmf", "staging"),
-        share: Words("half; an eighth more for admin commands"),
-        refusal: "the command waits, behind those of its address; an admin command costs its host the controller",
-        counters: &["share_waits", "malformed"],
-        tests: &[(NVMF_TESTS, "a_host_that_holds_its_share_of_staging_leaves_the_rest_to_others")],
+        share: Words(
+            "as much as it leaves free: half, a third beside one other; an eighth more is for Connects and admin commands",
+        ),
+        refusal: "the command waits, behind those of its host; hosts have turns by bytes",
+        counters: &["share_waits"],
+        tests: &[
+            (NVMF_TESTS, "a_host_that_holds_its_share_of_staging_leaves_the_rest_to_others"),
+            (NVMF_TESTS, "two_hosts_with_many_long_writes_leave_a_third_a_third_of_its_rate_and_it_connects_at_once"),
+        ],
+    },
+    Row {
+        table: "NVMe commands of an lcore in progress",
+        bound: Source("apps/rxe-target/services/nvmf/admission.rs", "pub const PLACES: u32 = "),
+        share: Words("as of the bytes"),
+        refusal: "as of the bytes",
+        counters: &["share_waits"],
+        tests: &[(
+            "apps/rxe-target/services/nvmf/turns.rs",
+            "places_are_shared_as_bytes_are_and_what_was_withdrawn_does_not_come",
+        )],
     },
     Row {
         table: "Asynchronous Event Requests of an NVMe controller",

@@ -67,7 +67,7 @@ pub fn run(data: &[u8]) {
     let made = File::create(&path).and_then(|file| file.set_len(blocks * block_size.bytes()));
     made.expect("a file");
     write(&folder.0.join("data.crc32c"), flags, block_size, &mut input);
-    let options = DiskOptions { block_size, direct: false, checksums: true };
+    let options = DiskOptions { block_size, direct: false, checksums: true, read_only: false };
     let Some((first, report)) = open(&path, &options, blocks) else { return };
     let second = open(&path, &options, blocks).expect("it was opened before");
     // A region that was scrubbed from its beginning to its end is suspect no more.

@@ -1,6 +1,6 @@
 //! What the service remembers of commands in progress: I/O commands, and Connects.
 
-use rxe_nvmf::controller::FenceId;
+use rxe_nvmf::controller::{FenceId, QueueKey};
 use rxe_nvmf::io::CommandTag;
 use rxe_nvmf::subsystem::NamespaceView;
 use rxe_nvmf::wire::{ConnectData, DataLocation, HostBuffer, Sqe};
@@ -8,22 +8,22 @@ use rxe_proto::Instant;
 use rxe_proto::verbs::{Memory, Qpn, RemoteAddr};
 use rxe_storage::{Completion, NamespaceId};
 
+use super::admission::{Grant, Place};
 use super::namespaces::Namespace;
-use super::staging::Piece;
 use super::work::Work;
 
-/// Staging that a backend may read or write. It cannot be freed before the operation is complete.
+/// What a backend uses: it cannot be given back before the operation is complete.
 #[derive(Debug)]
-pub struct Lent(Option<Piece>);
+pub struct Lent(Grant);
 
 impl Lent {
-    /// The storage has begun an operation on a piece, if the command has one.
-    pub fn new(piece: Option<Piece>) -> Lent {
-        Lent(piece)
+    /// The storage has begun an operation.
+    pub fn new(grant: Grant) -> Lent {
+        Lent(grant)
     }
 
-    /// The operation is complete: the piece is the command's again.
-    pub fn returned(self, _completion: &Completion) -> Option<Piece> {
+    /// The operation is complete: what it used is the command's again.
+    pub fn returned(self, _completion: &Completion) -> Grant {
         self.0
     }
 }
@@ -31,14 +31,12 @@ impl Lent {
 /// The state of a command: what it waits for, and where its staging is.
 #[derive(Debug)]
 pub enum Stage {
-    /// It waits for room in the staging pool.
-    Room,
-    /// It waits for room in its address's share of the staging pool.
-    Share,
+    /// It waits for admission.
+    Admission,
     /// It waits for the host's data, by RDMA READ. Its queue has the staging.
-    Fetch,
-    /// Its data are complete: the next operation can be submitted, or waits for room in the storage.
-    Ready(Option<Piece>),
+    Fetch(Place),
+    /// Its data are complete: the next operation can be submitted.
+    Ready(Grant),
     /// It waits for the storage, which may use the staging.
     Storage(Lent),
 }
@@ -67,9 +65,20 @@ pub struct Command {
     pub in_place: Option<Memory>,
     /// What it waits for.
     pub stage: Stage,
+    /// Not used again on this worker.
+    pub number: u64,
 }
 
 impl Command {
+    /// Whether nothing happens before the host has sent data.
+    pub fn waits_for_host(&self) -> bool {
+        match self.stage {
+            Stage::Admission => matches!(self.from, DataLocation::Host(_)),
+            Stage::Fetch(_) => true,
+            Stage::Ready(_) | Stage::Storage(_) => false,
+        }
+    }
+
     /// Whether the command accesses this namespace.
     pub fn uses(&self, namespace: NamespaceId) -> bool {
         let flushes = matches!(&self.work, Work::Flush { namespaces } if namespaces.contains(&namespace));
@@ -77,7 +86,7 @@ impl Command {
     }
 }
 
-/// A Connect whose data are being fetched: its queue has the staging.
+/// A Connect whose data are being fetched, or wait for memory.
 pub struct PendingConnect {
     /// The receive of the command.
     pub slot: u16,
@@ -97,6 +106,16 @@ pub struct DeferredConnect {
     pub data: Box<ConnectData>,
     /// When it is refused.
     pub until: Instant,
+    /// Number of workers that have still to reply, once the commands of other connections of the host have been asked for.
+    pub awaited: Option<usize>,
+}
+
+/// Commands that a Connect waits for.
+pub struct Awaited {
+    /// Its queue pair.
+    pub connect: QueueKey,
+    /// Index and number of each.
+    pub commands: Vec<(usize, u64)>,
 }
 
 /// Flag of the numbers of READs that fetch the data of a Connect; the queue pair is in the lower bits.

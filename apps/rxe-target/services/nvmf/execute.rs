@@ -7,11 +7,11 @@ use rxe_proto::verbs::{Memory, Qpn, RemoteAddr, Sge};
 use rxe_service::Context;
 use rxe_storage::{Completion, Full, StorageError, Submitted};
 
+use super::admission::{Grant, Piece};
 use super::command::{Command, Lent, Stage, remote};
 use super::instance::{FailedCommand, Nvmf};
 use super::namespaces::SubsystemView;
 use super::queue::{Outgoing, Queue, Role};
-use super::staging::{NoRoom, Piece, Purpose};
 use super::work::Work;
 
 /// Bytes that are compared at once.
@@ -40,8 +40,8 @@ impl Nvmf {
                 _ => namespaces.push(namespace.storage),
             }
         }
-        let Some(Queue { role: Role::Io { fence, .. }, .. }) = self.queues.get(&qpn) else { return };
-        let fence = *fence;
+        let Some(Queue { role: Role::Io { fence, .. }, host, .. }) = self.queues.get(&qpn) else { return };
+        let (fence, host) = (*fence, *host);
         let in_place = match (&work, from) {
             (Work::Write { .. }, DataLocation::Capsule { offset, len }) if namespace.in_memory => {
                 self.capsule(qpn, slot, offset, len)
@@ -59,13 +59,19 @@ impl Nvmf {
             work,
             from,
             in_place,
-            stage: Stage::Room,
+            stage: Stage::Admission,
+            number: self.next_command,
         };
+        self.next_command += 1;
+        let room = command.work.room(command.in_place.is_some());
         let index = self.commands.insert(command);
         if let Some(place) = self.queues.get_mut(&qpn).and_then(|queue| queue.command_mut(slot)) {
             *place = Some(index);
         }
-        self.stage_data(cx, index);
+        match self.admission.enter_io(host, index, room as usize) {
+            Some(grant) => self.stage_data(cx, index, grant),
+            None => self.metrics.share_waits.inc(),
+        }
     }
 
     fn capsule(&self, qpn: Qpn, slot: u16, offset: u32, len: u32) -> Option<Memory> {
@@ -73,46 +79,33 @@ impl Nvmf {
         queue.receives().piece(slot, rxe_nvmf::wire::SQE_LEN + offset as usize, len as usize)
     }
 
-    /// Takes staging, and brings the data of the command there.
-    pub(super) fn stage_data(&mut self, cx: &mut Context<'_>, index: usize) {
-        let Some(command) = self.commands.get_mut(index) else { return };
-        let Some(qpn) = command.queue else { return self.forget(index) };
-        let room = command.work.room(command.in_place.is_some());
-        let piece = if room > 0 {
-            let Some(client) = self.queues.get(&qpn).map(|queue| queue.client.ip()) else { return self.forget(index) };
-            let purpose = if matches!(command.stage, Stage::Share) { Purpose::Waited } else { Purpose::Io };
-            match self.staging.allocate(client, room as usize, purpose) {
-                Ok(piece) => Some(piece),
-                Err(NoRoom::Pool) => {
-                    command.stage = Stage::Room;
-                    return self.waiting_for_room.push_back(index);
-                }
-                Err(NoRoom::Share) => {
-                    command.stage = Stage::Share;
-                    self.metrics.share_waits.inc();
-                    return self.staging.wait(client, index, room as usize);
-                }
-            }
-        } else {
-            None
+    /// Brings the data of an admitted command to its staging.
+    pub(super) fn stage_data(&mut self, cx: &mut Context<'_>, index: usize, Grant { place, piece }: Grant) {
+        let Some((command, qpn)) = self.commands.get_mut(index).and_then(|command| {
+            let queue = command.queue?;
+            Some((command, queue))
+        }) else {
+            // Not reached: what is gone was withdrawn.
+            return self.admission.end(Grant { place, piece });
         };
+        let room = command.work.room(command.in_place.is_some());
         let (from, slot) = (command.from, command.slot);
         command.from = DataLocation::None;
         match (from, piece) {
             (DataLocation::Host(buffer), Some(piece)) => {
-                command.stage = Stage::Fetch;
-                let to = self.staging.sge(&piece, buffer.len.min(room));
+                command.stage = Stage::Fetch(place);
+                let to = self.admission.sge(&piece, buffer.len.min(room));
                 let fetch = Outgoing::Fetch { command: index, piece, to, from: remote(buffer) };
                 self.push(cx, qpn, fetch);
             }
             (DataLocation::Capsule { offset, len }, Some(piece)) => {
                 let to = piece.memory().clone();
-                command.stage = Stage::Ready(Some(piece));
+                command.stage = Stage::Ready(Grant { place, piece: Some(piece) });
                 let copied = self.capsule(qpn, slot, offset, len.min(room)).is_some_and(|from| self.copy(&from, &to));
                 if copied { self.execute(cx, index) } else { self.finish(cx, index, Err(StorageError::Memory)) }
             }
             (_, piece) => {
-                command.stage = Stage::Ready(piece);
+                command.stage = Stage::Ready(Grant { place, piece });
                 self.execute(cx, index);
             }
         }
@@ -126,12 +119,17 @@ impl Nvmf {
 
     /// The data of a command have arrived.
     pub(super) fn fetched(&mut self, cx: &mut Context<'_>, index: usize, piece: Piece) {
-        match self.commands.get_mut(index) {
-            Some(command) if matches!(command.stage, Stage::Fetch) => {
-                command.stage = Stage::Ready(Some(piece));
+        let Some(command) = self.commands.get_mut(index) else { return self.admission.free(piece) };
+        match std::mem::replace(&mut command.stage, Stage::Admission) {
+            Stage::Fetch(place) => {
+                command.stage = Stage::Ready(Grant { place, piece: Some(piece) });
                 self.execute(cx, index);
             }
-            _ => self.staging.free(piece),
+            // Not reached: a command has one READ.
+            stage => {
+                command.stage = stage;
+                self.admission.free(piece);
+            }
         }
     }
 
@@ -142,7 +140,7 @@ impl Nvmf {
             if command.queue.is_none() {
                 return self.forget(index);
             }
-            let Stage::Ready(piece) = &mut command.stage else { return };
+            let Stage::Ready(Grant { piece, .. }) = &command.stage else { return };
             let data = command.in_place.as_ref().or(piece.as_ref().map(Piece::memory));
             if let Work::Ranges { count, deallocate } = command.work {
                 match ranges(data, count, command.view, &mut self.scratch) {
@@ -159,18 +157,23 @@ impl Nvmf {
             });
             match submitted {
                 None => return self.finish(cx, index, Ok(())),
-                Some(Ok(Ok(Submitted::Done(Ok(()))))) => command.work.advance(),
+                Some(Ok(Ok(Submitted::Done(Ok(()))))) => {
+                    command.work.advance();
+                    if command.work.has_long_parts() {
+                        return self.continued.push_back(index);
+                    }
+                }
                 Some(Ok(Ok(Submitted::Done(Err(error))))) | Some(Err(error)) => {
                     return self.finish(cx, index, Err(error));
                 }
                 Some(Ok(Ok(Submitted::Pending))) => {
-                    command.stage = Stage::Storage(Lent::new(piece.take()));
+                    if let Stage::Ready(grant) = std::mem::replace(&mut command.stage, Stage::Admission) {
+                        command.stage = Stage::Storage(Lent::new(grant));
+                    }
                     return;
                 }
-                Some(Ok(Err(Full))) => {
-                    self.waiting_for_storage.push_back(index);
-                    return;
-                }
+                // Not reached: there are no more places than the storage takes operations.
+                Some(Ok(Err(Full))) => return self.finish(cx, index, Err(StorageError::Memory)),
             }
         }
     }
@@ -179,7 +182,7 @@ impl Nvmf {
     pub(super) fn stored(&mut self, cx: &mut Context<'_>, completion: &Completion) {
         let index = completion.token as usize;
         let Some(command) = self.commands.get_mut(index) else { return };
-        match std::mem::replace(&mut command.stage, Stage::Room) {
+        match std::mem::replace(&mut command.stage, Stage::Admission) {
             Stage::Storage(lent) => command.stage = Stage::Ready(lent.returned(completion)),
             stage => {
                 command.stage = stage;
@@ -203,7 +206,7 @@ impl Nvmf {
     fn finish(&mut self, cx: &mut Context<'_>, index: usize, result: Result<(), StorageError>) {
         let Some(command) = self.commands.get(index) else { return };
         let status = match (result, &command.work, &command.stage) {
-            (Ok(()), Work::Compare { len, .. }, Stage::Ready(Some(piece)))
+            (Ok(()), Work::Compare { len, .. }, Stage::Ready(Grant { piece: Some(piece), .. }))
                 if !self.is_equal(piece.memory(), *len as usize) =>
             {
                 Status::permanent(StatusCode::CompareFailure)
@@ -228,17 +231,10 @@ impl Nvmf {
     fn finish_with(&mut self, cx: &mut Context<'_>, index: usize, status: Status) {
         let Some(command) = self.commands.try_remove(index) else { return };
         let Command { queue, slot, tag, namespace, arrived, work, stage, .. } = command;
-        let piece = match stage {
-            Stage::Ready(piece) => piece,
-            // Not reached: a command that finishes has what it lent.
-            Stage::Room | Stage::Share | Stage::Fetch | Stage::Storage(_) => None,
-        };
-        let Some(qpn) = queue else {
-            if let Some(piece) = piece {
-                self.staging.free(piece);
-            }
-            return;
-        };
+        // A command that finishes has what it lent.
+        let Stage::Ready(Grant { place, piece }) = stage else { return };
+        self.admission.leave(place);
+        let Some(qpn) = queue else { return piece.into_iter().for_each(|piece| self.admission.free(piece)) };
         if let Some(place) = self.queues.get_mut(&qpn).and_then(|queue| queue.command_mut(slot)) {
             *place = None;
         }
@@ -246,7 +242,7 @@ impl Nvmf {
         match (work, piece) {
             (Work::Read { len, to, .. }, Some(piece)) if status == Status::SUCCESS => {
                 self.count_read(qpn, len);
-                let data = (self.staging.sge(&piece, len), remote(to));
+                let data = (self.admission.sge(&piece, len), remote(to));
                 self.complete(cx, qpn, slot, tag, status, Some(data), Some(piece));
             }
             (work, piece) => {
@@ -254,7 +250,7 @@ impl Nvmf {
                     self.count_write(qpn, *len);
                 }
                 if let Some(piece) = piece {
-                    self.staging.free(piece);
+                    self.admission.free(piece);
                 }
                 self.complete(cx, qpn, slot, tag, status, None, None);
             }
@@ -279,19 +275,22 @@ impl Nvmf {
             let response: Response = entries.complete(tag, status);
             self.push(cx, qpn, Outgoing::Respond { slot, data, response, piece });
         } else if let Some(piece) = piece {
-            self.staging.free(piece);
+            self.admission.free(piece);
         }
     }
 
-    /// Drops a command whose queue is gone.
+    /// Drops a command whose queue is gone, and which the storage does not have.
     fn forget(&mut self, index: usize) {
-        if let Some(Command { stage: Stage::Ready(Some(piece)), .. }) = self.commands.try_remove(index) {
-            self.staging.free(piece);
+        match self.commands.try_remove(index).map(|command| command.stage) {
+            Some(Stage::Ready(grant)) => self.admission.end(grant),
+            // Its queue has the staging.
+            Some(Stage::Fetch(place)) => self.admission.leave(place),
+            Some(Stage::Admission | Stage::Storage(_)) | None => {}
         }
     }
 
     /// Stops a command whose queue ends. Returns whether it is in the storage, which [`stored`](Self::stored) ends; one that waits
-    /// for room ends when there is some.
+    /// for admission has been withdrawn.
     pub(super) fn stop(&mut self, index: usize) -> bool {
         let Some(command) = self.commands.get_mut(index) else { return false };
         command.queue = None;
@@ -301,8 +300,11 @@ impl Nvmf {
                 self.storage.cancel(namespace, index as u64);
                 return true;
             }
-            Stage::Fetch => self.forget(index),
-            Stage::Room | Stage::Share | Stage::Ready(_) => {}
+            Stage::Admission | Stage::Fetch(_) => self.forget(index),
+            Stage::Ready(_) => {
+                self.continued.retain(|other| *other != index);
+                self.forget(index);
+            }
         }
         false
     }

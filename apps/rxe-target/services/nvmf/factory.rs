@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rxe_nvmf::controller::TargetConfig;
+use rxe_nvmf::subsystem::Limits;
 use rxe_proto::mem::Allocator;
 use rxe_service::{Listen, Service, ServiceFactory};
 
@@ -28,7 +29,9 @@ pub fn factory(config: &NvmfConfig, registry: &MetricsRegistry, disks: &Disks) -
     if config.subsystems.is_empty() {
         return None;
     }
-    let shared = Arc::new(Shared::new(TargetConfig::default()));
+    let NvmfConfig { controllers, controllers_per_host, .. } = *config;
+    let limits = Limits { controllers, controllers_per_host, ..Limits::default() };
+    let shared = Arc::new(Shared::new(TargetConfig { limits, ..TargetConfig::default() }));
     disks.set(&shared);
     Some(Box::new(Factory { config: config.clone(), shared, registry: registry.clone() }))
 }

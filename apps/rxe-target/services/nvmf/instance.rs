@@ -7,14 +7,14 @@ use rxe_nvmf::controller::{Event, FenceId, IoCounts, QueueKey};
 use rxe_nvmf::wire::{Nqn, Status};
 use rxe_proto::verbs::{PostError, ProtectionDomain, Qpn};
 use rxe_service::{Context, QpMap};
-use rxe_storage::{Completion, NamespaceId, Ring, RingConfig, RingError, Storage, StorageError};
+use rxe_storage::{Completion, NamespaceId, Ring, RingError, Storage, StorageError};
 use slab::Slab;
 
-use super::command::{Command, DeferredConnect, PendingConnect};
+use super::admission::{Admission, RING};
+use super::command::{Awaited, Command, DeferredConnect, PendingConnect};
 use super::namespaces::{Namespaces, SubsystemView, Users};
 use super::queue::{Outgoing, Queue, Role};
 use super::shared::Shared;
-use super::staging::StagingPool;
 use crate::config::nvmf::NvmfConfig;
 use crate::services::endpoint::Pool;
 use crate::services::metrics::ServiceMetrics;
@@ -28,6 +28,9 @@ pub struct Nvmf {
     pub(super) metrics: ServiceMetrics,
     pub(super) queues: QpMap<Queue>,
     pub(super) commands: Slab<Command>,
+    pub(super) next_command: u64,
+    /// Commands that Connects wait for.
+    pub(super) awaited: Vec<Awaited>,
     /// Connects whose data are being fetched.
     pub(super) connects: HashMap<Qpn, PendingConnect>,
     /// Connects that wait for the storage.
@@ -36,10 +39,10 @@ pub struct Nvmf {
     pub(super) fences: HashMap<FenceId, usize>,
     /// The state of [`Shared::fenced`] in which the deferred Connects were tried.
     pub(super) fenced: u64,
-    pub(super) staging: StagingPool,
+    pub(super) admission: Admission,
     pub(super) storage: Storage,
-    pub(super) waiting_for_room: VecDeque<usize>,
-    pub(super) waiting_for_storage: VecDeque<usize>,
+    /// Commands whose next part is for the next turn, one of them in each, so that turns stay short.
+    pub(super) continued: VecDeque<usize>,
     /// Room for a capsule, for copies of small data.
     pub(super) scratch: Box<[u8]>,
     pub(super) namespaces: Namespaces,
@@ -101,7 +104,8 @@ pub(super) fn count_read(counts: &mut IoCounts, bytes: u32) {
     counts.bytes_read += u64::from(bytes);
 }
 
-fn worker_of(key: QueueKey) -> usize {
+/// The worker of a queue.
+pub(super) fn worker_of(key: QueueKey) -> usize {
     (key.0 >> 32) as usize
 }
 
@@ -114,14 +118,15 @@ impl Nvmf {
             metrics,
             queues: QpMap::default(),
             commands: Slab::new(),
+            next_command: 0,
+            awaited: Vec::new(),
             connects: HashMap::new(),
             deferred: Vec::new(),
             fences: HashMap::new(),
             fenced: 0,
-            staging: StagingPool::default(),
+            admission: Admission::default(),
             storage: Storage::new(None),
-            waiting_for_room: VecDeque::new(),
-            waiting_for_storage: VecDeque::new(),
+            continued: VecDeque::new(),
             scratch: vec![0; scratch].into(),
             namespaces: Namespaces::default(),
             staging_bytes: config.staging,
@@ -139,10 +144,10 @@ impl Nvmf {
     pub(super) fn prepare(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
         let pd = cx.device().alloc_pd();
         self.pd = Some(pd);
-        self.staging = StagingPool::new(cx, pd, self.staging_bytes).map_err(|error| format!("no staging: {error}"))?;
+        self.admission = Admission::new(cx, pd, self.staging_bytes).map_err(|error| format!("no staging: {error}"))?;
         match self.ring() {
             Ok(mut ring) => {
-                self.staging.pin(&mut ring);
+                self.admission.pin(&mut ring);
                 self.storage = Storage::new(Some(ring));
                 Ok(())
             }
@@ -157,14 +162,14 @@ impl Nvmf {
 
     #[cfg(not(test))]
     fn ring(&self) -> Result<Ring, RingError> {
-        Ring::new(RingConfig::default())
+        Ring::new(RING)
     }
 
     #[cfg(test)]
     fn ring(&self) -> Result<Ring, RingError> {
         match &self.kernel {
-            Some(kernel) => Ok(Ring::simulated(kernel, RingConfig::default())),
-            None => Ring::new(RingConfig::default()),
+            Some(kernel) => Ok(Ring::simulated(kernel, RING)),
+            None => Ring::new(RING),
         }
     }
 
@@ -259,7 +264,9 @@ impl Nvmf {
     /// Stops the commands of a queue that ends. Those in the storage end there before they submit more, the others at once; then
     /// the controllers are told that none is left.
     pub(super) fn stop_commands(&mut self, qpn: Qpn) {
-        let Some(queue) = self.queues.get_mut(&qpn) else { return };
+        let Nvmf { queues, commands, admission, .. } = self;
+        let Some(queue) = queues.get_mut(&qpn) else { return };
+        admission.withdraw_io(queue.host, |index| commands.get(index).is_none_or(|command| command.queue == Some(qpn)));
         let commands = queue.take_commands();
         let Role::Io { fence, .. } = queue.role else { return };
         let stored = commands.into_iter().filter(|index| self.stop(*index)).count();

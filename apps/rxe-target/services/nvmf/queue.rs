@@ -12,9 +12,10 @@ use rxe_proto::verbs::{Payload, PostError, QpCaps, QueuePair, Rc, RemoteAddr, Sg
 use rxe_service::Context;
 use zerocopy::IntoBytes;
 
+use super::admission::Piece;
+use super::hosts::HostNumber;
 use super::namespaces::SubsystemView;
 use super::receives::Receives;
-use super::staging::Piece;
 
 /// Number of the work requests that send a response.
 const WR_RESPONSE: u64 = u64::MAX;
@@ -93,8 +94,10 @@ pub enum Acknowledged {
 pub struct Queue {
     /// The connection that carries the queue.
     pub conn: ConnId,
-    /// The host.
+    /// The address of the host.
     pub client: SocketAddr,
+    /// The host, for the admission of its commands.
+    pub host: HostNumber,
     /// The kind of the queue, which Connect determines.
     pub role: Role,
     /// It is being disconnected: what still completes is ignored, and nothing more is submitted for it.
@@ -142,11 +145,12 @@ impl Queue {
     }
 
     /// A queue whose receives are to be posted.
-    pub fn new(conn: ConnId, client: SocketAddr, qp: QueuePair<Rc>, receives: Receives) -> Queue {
+    pub fn new(conn: ConnId, client: SocketAddr, host: HostNumber, qp: QueuePair<Rc>, receives: Receives) -> Queue {
         let commands = vec![None; usize::from(receives.count())];
         Queue {
             conn,
             client,
+            host,
             role: Role::New,
             ending: false,
             qp,

@@ -15,13 +15,17 @@ use rxe_proto::wire::PortId;
 use rxe_proto::wire::cm::RejReason;
 use rxe_service::{Accept, Context, Decision, EndReason, Outstanding, Service};
 
+use super::admission::Admission;
 use super::command::{CONNECT, remote};
-use super::instance::{Nvmf, count_read, key_of};
+use super::hosts::HostName;
+use super::instance::{Nvmf, count_read, key_of, worker_of};
 use super::queue::{Acknowledged, Outgoing, Queue, Role};
+use super::quiet::{Quiesce, Quiet};
 use super::receives::Receives;
-use super::staging::StagingPool;
 use crate::services::metrics::caller;
 
+/// The request of management for the state of the admission, a list of [`NvmfShare`](rxe_inspect::nvmf::NvmfShare).
+pub const ADMISSION: &str = "admission";
 /// Interval of reports to the controllers, and of the checks of their timeouts.
 const TICK: Duration = Duration::from_millis(250);
 /// READs that we have outstanding on a queue pair, at most.
@@ -74,23 +78,13 @@ impl Nvmf {
         self.scratch = scratch;
     }
 
-    /// Continues commands that wait for room.
+    /// Continues commands that have waited for admission.
     fn resume(&mut self, cx: &mut Context<'_>) {
-        for _ in 0..self.waiting_for_storage.len() {
-            let Some(index) = self.waiting_for_storage.pop_front() else { break };
-            self.execute(cx, index);
+        while let Some((index, grant)) = self.admission.next_io() {
+            self.stage_data(cx, index, grant);
         }
-        while let Some(index) = self.staging.next_ready() {
-            self.stage_data(cx, index);
-        }
-        while let Some(index) = self.waiting_for_room.pop_front() {
-            let before = self.waiting_for_room.len();
-            self.stage_data(cx, index);
-            if self.waiting_for_room.len() > before {
-                // There is still no room: it keeps its place.
-                self.waiting_for_room.rotate_right(1);
-                return;
-            }
+        while let Some((work, piece)) = self.admission.next_admin() {
+            self.execute_admin(cx, &work, piece);
         }
     }
 
@@ -134,7 +128,7 @@ impl Nvmf {
         wanted: &QueueRequest,
         receives: u16,
     ) -> Result<QueuePair<Rc>, RejectStatus> {
-        let (Some(pd), true) = (self.pd, self.staging.is_usable()) else { return Err(RejectStatus::NoResources) };
+        let (Some(pd), true) = (self.pd, self.admission.is_usable()) else { return Err(RejectStatus::NoResources) };
         let len = self.shared.limits().capsule_len(wanted.qid);
         let attr = cx.qp_attr().with_caps(Queue::caps(receives));
         let receives =
@@ -146,7 +140,9 @@ impl Nvmf {
                 return Err(RejectStatus::NoResources);
             }
         };
-        let queue = Queue::new(request.conn, caller(request), qp, receives);
+        let client = caller(request);
+        let host = self.admission.join(HostName::Address(client.ip()));
+        let queue = Queue::new(request.conn, client, host, qp, receives);
         let key = key_of(cx.worker(), qp.qpn());
         let posted = queue.post_receives(cx).map_err(|_| RejectStatus::NoResources);
         match posted.and_then(|()| self.shared.target().accept(cx.now(), key, wanted)) {
@@ -156,6 +152,7 @@ impl Nvmf {
             }
             Err(status) => {
                 let _ = cx.device().destroy_qp(qp);
+                self.admission.quit(host);
                 queue.close().0.close(cx, &mut self.receives);
                 Err(status)
             }
@@ -167,7 +164,7 @@ impl Service for Nvmf {
     fn start(&mut self, cx: &mut Context<'_>) {
         if let Err(error) = self.prepare(cx) {
             tracing::error!("nvmf: worker {} refuses connections: {error}", cx.worker());
-            self.staging = StagingPool::default();
+            self.admission = Admission::default();
         }
         self.announce(cx);
         cx.set_timer(TICK, 0);
@@ -194,6 +191,14 @@ impl Service for Nvmf {
         }
     }
 
+    fn connected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qpn: Qpn) {
+        // A host may have no keep alive timeout, and be silent for as long as it likes, but must exist.
+        let mut device = cx.device();
+        let settings = device.query_device().keep_alive.unwrap_or_default();
+        // A queue pair in error ends anyway.
+        let _ = device.find_qp(qpn).and_then(|qp| device.set_keep_alive(qp, Some(settings)));
+    }
+
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qpn: Qpn, reason: EndReason) {
         if self.queues.get(&qpn).is_some_and(|queue| !queue.ending) {
             self.stop_commands(qpn);
@@ -205,10 +210,13 @@ impl Service for Nvmf {
         }
         self.connects.remove(&qpn);
         self.deferred.retain(|deferred| deferred.queue != qpn);
+        let host = queue.host;
         let (receives, pieces) = queue.close();
         for piece in pieces {
-            self.staging.free(piece);
+            self.admission.free(piece);
         }
+        self.admission.withdraw_admin(host, |work| work.queue() == qpn);
+        self.admission.quit(host);
         receives.close(cx, &mut self.receives);
         self.shared.target().disconnected(key_of(cx.worker(), qpn));
         self.take_events(cx);
@@ -234,14 +242,17 @@ impl Service for Nvmf {
                 self.connect_fetched(cx, wc.qpn, piece);
             }
             Ok(Acknowledged::Fetched(index, piece)) => self.fetched(cx, index, piece),
-            Ok(Acknowledged::Responses(Some(piece))) => self.staging.free(piece),
+            Ok(Acknowledged::Responses(Some(piece))) => self.admission.free(piece),
             Ok(Acknowledged::Responses(None)) => {}
             Err(error) => self.post_failed(cx, wc.qpn, error),
         }
     }
 
-    /// The request is the NQN of a subsystem that management has changed in [`Shared`](super::shared::Shared).
+    /// The request is the NQN of a subsystem that management has changed in [`Shared`](super::shared::Shared), or [`ADMISSION`].
     fn manage(&mut self, cx: &mut Context<'_>, request: &str) -> Result<String, String> {
+        if request == ADMISSION {
+            return serde_json::to_string(&self.admission.report(cx.worker())).map_err(|error| error.to_string());
+        }
         let subsystem: Nqn = request.parse().map_err(|error| format!("{request}: {error}"))?;
         self.take_events(cx);
         self.follow_changes(cx);
@@ -273,16 +284,35 @@ impl Service for Nvmf {
         }
         completed.append(&mut self.completed);
         self.completed = completed;
+        if let Some(index) = self.continued.pop_front() {
+            self.execute(cx, index);
+        }
         self.resume(cx);
+        if !self.awaited.is_empty() {
+            self.reply_quiet(cx);
+        }
         if !self.deferred.is_empty() && self.fenced != self.shared.fence_changes() {
             self.retry_connects(cx);
         }
-        Outstanding(self.storage.outstanding() + self.completed.len())
+        Outstanding(self.storage.outstanding() + self.completed.len() + self.continued.len())
     }
 
     fn instance_message(&mut self, cx: &mut Context<'_>, _from: usize, message: Box<dyn Any + Send>) {
-        if let Ok(event) = message.downcast::<Event>() {
-            self.apply(cx, &event);
+        let message = match message.downcast::<Event>() {
+            Ok(event) => return self.apply(cx, &event),
+            Err(message) => message,
+        };
+        match message.downcast::<Quiesce>() {
+            Ok(request) => {
+                if !self.await_commands(cx, &request) {
+                    cx.send_to_instance(worker_of(request.connect), Box::new(Quiet(request.connect)));
+                }
+            }
+            Err(message) => {
+                if let Ok(quiet) = message.downcast::<Quiet>() {
+                    self.is_quiet(cx, quiet.0);
+                }
+            }
         }
     }
 
@@ -292,7 +322,7 @@ impl Service for Nvmf {
             if let Role::Io { controller, counts, .. } = &mut queue.role
                 && *counts != IoCounts::default()
             {
-                target.record_io(cx.now(), *controller, std::mem::take(counts));
+                target.record_io(*controller, std::mem::take(counts));
             }
         }
         if cx.worker() == 0 {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use rxe_inspect::latency::NamespaceTimes;
 use rxe_nvmf::controller::{FenceId, Target, TargetConfig};
@@ -15,14 +17,17 @@ use rxe_storage::{
     RingError, Scrub, ScrubReport, StorageError,
 };
 
+use super::admission::PLACES;
+use super::identity::{Identity, IdentityError};
 use super::latencies::{self, CommandTimes};
 use crate::config::nvmf::{Backing, NamespaceConfig, NvmfConfig, SubsystemConfig};
 use crate::services::usage::Usage;
 
 /// Queues of one address that have sent no Connect: those of eight controllers, which a host may connect at once.
 const MAX_WAITING_PER_ADDRESS: usize = 128;
-/// Operations of one namespace that a worker's ring executes at once.
-const DISK_DEPTH: u32 = 256;
+
+/// Interval of looks at removed disks that are still in use.
+const REAP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The storage of a namespace, which each worker opens for itself.
 #[derive(Clone)]
@@ -36,7 +41,7 @@ pub enum Volume {
 impl Volume {
     /// Opens the storage of a namespace. Returns it with its size in blocks, and logs what an operator should know.
     fn open(config: &NamespaceConfig, allocator: &dyn Allocator) -> Result<(Volume, u64), VolumeError> {
-        let NamespaceConfig { block_size, checksums, .. } = *config;
+        let NamespaceConfig { block_size, checksums, read_only, .. } = *config;
         match &config.backing {
             Backing::Ram { size } => {
                 let memory = allocator.allocate(*size).map_err(|source| VolumeError::Memory {
@@ -50,7 +55,8 @@ impl Volume {
                 Ok((Volume::Ram(disk), blocks))
             }
             Backing::File { path, direct } => {
-                let (disk, notices) = Disk::open(path, &DiskOptions { block_size, direct: *direct, checksums })?;
+                let (disk, notices) =
+                    Disk::open(path, &DiskOptions { block_size, direct: *direct, checksums, read_only })?;
                 for notice in notices {
                     tracing::warn!("nvmf: {notice}");
                 }
@@ -64,7 +70,7 @@ impl Volume {
     pub fn backend(&self) -> Result<Box<dyn Backend>, OpenError> {
         Ok(match self {
             Volume::Ram(disk) => Box::new(RamBackend::new(Arc::clone(disk))),
-            Volume::Disk(disk) => Box::new(DiskBackend::new(Arc::clone(disk), DISK_DEPTH)?),
+            Volume::Disk(disk) => Box::new(DiskBackend::new(Arc::clone(disk), PLACES)?),
         })
     }
 
@@ -114,12 +120,18 @@ pub enum VolumeError {
     /// The file or device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The identifiers of the file cannot be read.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// io_uring.
     #[error(transparent)]
     Ring(#[from] RingError),
     /// The configuration of the subsystem.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(ConfigError),
+    /// Hosts would take two disks for one.
+    #[error("{0}: if its file is a copy, delete FILE.identity beside it; else give it another 'uuid'")]
+    SameIdentity(ConfigError),
     /// Memory has one size.
     #[error(
         "namespace {nsid} of {nqn} is memory, which keeps its size while the target runs: add another namespace, or change \
@@ -172,6 +184,15 @@ pub enum VolumeError {
         /// The error of the storage.
         source: StorageError,
     },
+}
+
+impl From<ConfigError> for VolumeError {
+    fn from(error: ConfigError) -> VolumeError {
+        match error {
+            ConfigError::DuplicateIdentifier { .. } => VolumeError::SameIdentity(error),
+            error => VolumeError::Config(error),
+        }
+    }
 }
 
 /// The storage of a namespace, by a number that is not used again.
@@ -367,7 +388,7 @@ impl Shared {
         let mut opened = Vec::new();
         for namespace in &config.namespaces {
             let (volume, blocks) = Volume::open(namespace, allocator)?;
-            namespaces.push(described(&config.nqn, namespace, &volume, blocks));
+            namespaces.push(described(&config.nqn, namespace, &volume, blocks)?);
             opened.push((namespace.nsid, volume));
         }
         let subsystem = Subsystem {
@@ -414,8 +435,9 @@ impl Shared {
             return Err(ConfigError::DuplicateNsid(nqn.clone(), config.nsid).into());
         }
         let (volume, blocks) = Volume::open(config, allocator)?;
+        let namespace = described(nqn, config, &volume, blocks)?;
         self.change(|volumes, target| {
-            target.add_namespace(nqn, described(nqn, config, &volume, blocks))?;
+            target.add_namespace(nqn, namespace)?;
             volumes.insert(nqn, config.nsid, volume);
             Ok(())
         })
@@ -446,6 +468,7 @@ impl Shared {
             let (size, was) = (geometry.bytes(), view.blocks << view.block_shift);
             return Err(VolumeError::Shrunk { nqn: nqn.clone(), nsid, size, was });
         }
+        let geometry = disk.resize()?;
         self.change(|_, target| Ok(target.resize_namespace(nqn, nsid, geometry.blocks)?))?;
         Ok(geometry.bytes())
     }
@@ -467,6 +490,19 @@ impl Shared {
         self.volumes().removed.append(&mut removed);
         drop(unused);
         left
+    }
+
+    /// Drops the removed disks when the workers have closed them, on a thread of its own.
+    pub fn reap_later(self: &Arc<Shared>) {
+        let shared = Arc::downgrade(self);
+        let reap = move || {
+            while shared.upgrade().is_some_and(|shared| shared.reap() > 0) {
+                thread::sleep(REAP_INTERVAL);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("nvmf-reap".to_owned()).spawn(reap) {
+            tracing::warn!("nvmf: removed disks are closed at the next removal: no thread: {error}");
+        }
     }
 
     /// Compares up to `blocks` blocks of a namespace with their checksums, from block `from` on.
@@ -515,7 +551,12 @@ impl Shared {
 }
 
 /// A namespace as hosts see it.
-fn described(subsystem: &Nqn, config: &NamespaceConfig, volume: &Volume, blocks: u64) -> Namespace {
+fn described(
+    subsystem: &Nqn,
+    config: &NamespaceConfig,
+    volume: &Volume,
+    blocks: u64,
+) -> Result<Namespace, IdentityError> {
     let block_size = match config.block_size {
         BlockSize::B512 => rxe_nvmf::subsystem::BlockSize::B512,
         BlockSize::B4096 => rxe_nvmf::subsystem::BlockSize::B4096,
@@ -523,8 +564,7 @@ fn described(subsystem: &Nqn, config: &NamespaceConfig, volume: &Volume, blocks:
     let mut namespace = Namespace::new(subsystem, config.nsid, blocks, block_size);
     namespace.read_only = config.read_only;
     namespace.releases_blocks = volume.releases_blocks();
-    if let Some(uuid) = config.uuid {
-        namespace.uuid = uuid;
-    }
-    namespace
+    let Identity { uuid, nguid } = Identity::of(subsystem, config)?;
+    (namespace.uuid, namespace.nguid) = (uuid, nguid);
+    Ok(namespace)
 }

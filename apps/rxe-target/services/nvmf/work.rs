@@ -146,6 +146,11 @@ impl Work {
         }
     }
 
+    /// Whether a part of the work takes a good part of a turn, and another one follows.
+    pub fn has_long_parts(&self) -> bool {
+        matches!(self, Work::Verify { next, end } if next < end)
+    }
+
     /// The first byte that the work is about.
     pub fn offset(&self) -> u64 {
         match self {

@@ -135,13 +135,9 @@ impl Target {
         AdminReply::Complete { data, response }
     }
 
-    /// Adds what workers did for a controller to the SMART log of its subsystem, and restarts the keep alive timer of a
-    /// host that has no timeout.
-    pub fn record_io(&mut self, now: Instant, id: ControllerId, counts: IoCounts) {
-        let Some(controller) = self.controllers.get_mut(&id) else { return };
-        if controller.keep_alive.timeout_ms() == 0 && counts != IoCounts::default() {
-            controller.keep_alive.restart(now);
-        }
+    /// Adds what workers did for a controller to the SMART log of its subsystem.
+    pub fn record_io(&mut self, id: ControllerId, counts: IoCounts) {
+        let Some(controller) = self.controllers.get(&id) else { return };
         if let Some(state) = self.subsystems.get_mut(&controller.subsystem) {
             state.counts.add(counts);
         }

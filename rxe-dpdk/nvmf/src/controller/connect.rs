@@ -264,6 +264,25 @@ impl Target {
         Ok(Granted { controller, subsystem, host, io_queue, fence, response: Response { cqe, invalidate } })
     }
 
+    /// The I/O queues of the controllers that the host of a Connect of an admin queue has of the subsystem already; none for a
+    /// Connect of an I/O queue. Their commands should end before the Connect is executed: the host may have crashed, and know
+    /// nothing of them.
+    #[must_use]
+    pub fn other_queues(&self, key: QueueKey, client: IpAddr, data: &ConnectData) -> Vec<QueueKey> {
+        let host = if data.has_host_nqn() { data.host_nqn().ok() } else { Some(Nqn::of_unnamed_host(client)) };
+        let (Some(queue), Some(host), Ok(subsystem)) = (self.queues.get(&key), host, data.subsystem_nqn()) else {
+            return Vec::new();
+        };
+        let is_same = |controller: &&Controller| {
+            queue.qid == 0
+                && controller.subsystem == subsystem
+                && controller.host == host
+                && controller.host_id == data.host_id()
+        };
+        let controllers = self.controllers.values().filter(is_same);
+        controllers.flat_map(|controller| controller.io_queues.values().copied()).collect()
+    }
+
     fn check_host(&self, subsystem: &Nqn, host: &Nqn, has_name: bool) -> Result<(), Refusal> {
         if subsystem.is_discovery() {
             return Ok(());

@@ -36,21 +36,15 @@ impl KeepAlive {
         self.last = now;
     }
 
-    /// When the controller is to be freed. `idle` applies to a host without timeout.
-    pub(super) fn deadline(&self, idle: Duration) -> Instant {
-        let wait = match self.timeout_ms {
-            0 => idle,
-            timeout => Duration::from_millis(2 * u64::from(timeout)),
-        };
-        self.last + wait
+    /// When the controller is to be freed; `None` without a timeout.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        (self.timeout_ms > 0).then(|| self.last + Duration::from_millis(2 * u64::from(self.timeout_ms)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const IDLE: Duration = Duration::from_secs(120);
 
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(seconds)
@@ -59,14 +53,14 @@ mod tests {
     #[test]
     fn the_deadline_is_twice_the_rounded_timeout_after_the_last_command() {
         let mut timer = KeepAlive::new(at(1), 4001);
-        assert_eq!((timer.timeout_ms(), timer.deadline(IDLE)), (5000, at(11)));
+        assert_eq!((timer.timeout_ms(), timer.deadline()), (5000, Some(at(11))));
         timer.restart(at(3));
-        assert_eq!(timer.deadline(IDLE), at(13));
+        assert_eq!(timer.deadline(), Some(at(13)));
     }
 
     #[test]
-    fn no_timeout_is_the_idle_timeout_and_the_longest_one_does_not_overflow() {
-        assert_eq!(KeepAlive::new(at(1), 0).deadline(IDLE), at(121));
-        assert!(KeepAlive::new(at(1), u32::MAX).deadline(IDLE) > at(8_000_000));
+    fn no_timeout_has_no_deadline_and_the_longest_one_does_not_overflow() {
+        assert_eq!(KeepAlive::new(at(1), 0).deadline(), None);
+        assert!(KeepAlive::new(at(1), u32::MAX).deadline() > Some(at(8_000_000)));
     }
 }

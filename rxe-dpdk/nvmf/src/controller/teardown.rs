@@ -43,13 +43,13 @@ impl Target {
         self.events.push_back(Event::TearDown { controller: Some(id), reason, queues });
     }
 
-    /// Tears down what has expired: controllers without Keep Alive, queues without Connect.
+    /// Tears down what has expired: controllers whose host has not sent its Keep Alive, queues without Connect. A host without a
+    /// timeout stays until its admin queue is [disconnected](Self::disconnected): the embedder finds out whether it exists.
     pub fn poll(&mut self, now: Instant) {
-        let idle = self.config.limits.idle_timeout;
         let expired: Vec<ControllerId> = self
             .controllers
             .values()
-            .filter(|controller| controller.keep_alive.deadline(idle) <= now)
+            .filter(|controller| controller.keep_alive.deadline().is_some_and(|deadline| deadline <= now))
             .map(|controller| controller.id)
             .collect();
         for id in expired {
@@ -72,8 +72,7 @@ impl Target {
     /// When [`poll`](Self::poll) is to be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let idle = self.config.limits.idle_timeout;
-        let controllers = self.controllers.values().map(|controller| controller.keep_alive.deadline(idle));
+        let controllers = self.controllers.values().filter_map(|controller| controller.keep_alive.deadline());
         let queues = self.queues.values().filter_map(|queue| match queue.state {
             QueueState::Waiting { deadline } => Some(deadline),
             QueueState::Connected(_) => None,

@@ -30,8 +30,6 @@ pub struct Limits {
     pub error_entries: u16,
     /// Time from the acceptance of a connection to its Connect.
     pub connect_timeout: Duration,
-    /// Time without a command after which a controller without keep alive timeout is freed.
-    pub idle_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -51,7 +49,6 @@ impl Default for Limits {
             event_requests: 4,
             error_entries: 64,
             connect_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(120),
         }
     }
 }

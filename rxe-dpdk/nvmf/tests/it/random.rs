@@ -261,7 +261,7 @@ impl Embedder {
             Step::RecordIo { controller } => {
                 if let Some(id) = self.controller(controller) {
                     let counts = IoCounts { bytes_read: u64::MAX, ..IoCounts::default() };
-                    self.target.record_io(self.now, id, counts);
+                    self.target.record_io(id, counts);
                 }
             }
         }

@@ -225,3 +225,50 @@ fn checksums_of_other_blocks_are_refused_with_the_remedy() {
     assert!(matches!(error, OpenError::Sidecar { .. }), "{error}");
     assert!(error.to_string().contains("delete this file"), "{error}");
 }
+
+#[test]
+fn a_look_at_a_file_that_was_cut_short_forgets_no_checksums() {
+    let (_folder, path) = volume(&parents()[0], 64 << 10);
+    let Some(ring) = ring(4) else { return };
+    let disk = open(&path, &CHECKED);
+    let mut one = One::disk(ring, &disk);
+    one.write(0, &[7; 64 << 10]).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(8 << 10).unwrap();
+    assert_eq!(disk.measure().unwrap().bytes(), 8 << 10);
+    // What was cut off is there again.
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    assert!(one.read(0, 64 << 10) == Ok(bytes), "good blocks are damaged");
+}
+
+#[test]
+fn a_file_that_is_read_only_is_opened_for_reading_and_its_checksums_are_verified() {
+    let (_folder, path) = volume(&parents()[0], 64 << 10);
+    let read_only = DiskOptions { read_only: true, ..CHECKED };
+    let missing = Disk::open(&path, &read_only).err().unwrap().to_string();
+    assert!(missing.contains("it does not exist, and is not made for a namespace that is read-only"), "{missing}");
+    let Some(first) = ring(4) else { return };
+    One::disk(first, &open(&path, &CHECKED)).write(0, &[7; 64 << 10]).unwrap();
+    let disk = open(&path, &read_only);
+    let Some(second) = ring(4) else { return };
+    let mut one = One::disk(second, &disk);
+    let ours = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with(&*path.to_string_lossy()))
+    };
+    let mut opened = 0;
+    for entry in std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter(ours) {
+        let name = entry.file_name();
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", name.display())).unwrap();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap().trim();
+        assert_eq!(u32::from_str_radix(flags, 8).unwrap() & 3, 0, "{info}");
+        opened += 1;
+    }
+    // Both files, and both again for flushes.
+    assert_eq!(opened, 4);
+    assert_eq!(one.read(0, 64 << 10), Ok(vec![7; 64 << 10]));
+    assert_eq!(one.run(Operation::Flush), Ok(()));
+    assert!(one.write(0, &[8; 4096]).is_err());
+    damage(&path, 5000);
+    assert_eq!(one.read(4096, 4096), Err(StorageError::Media { lba: 1 }));
+}

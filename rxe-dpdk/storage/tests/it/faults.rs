@@ -192,3 +192,72 @@ fn an_operation_that_is_cancelled_before_its_first_request_has_no_effect() {
     let bytes = std::fs::read(&bed.path).unwrap();
     assert_eq!((bytes[0], bytes[4096]), (1, 0));
 }
+
+#[test]
+fn a_mark_whose_flush_failed_is_written_again_after_a_restart() {
+    let options = DiskOptions { checksums: true, ..BUFFERED };
+    let Bed { kernel, disk, path, folder } = Bed::new(&options, 16);
+    let start = |disk: &Arc<Disk>| One::disk(Ring::simulated(&kernel, RingConfig { depth: 32 }), disk);
+    kernel.set_faults(Faults { failing_flushes: 1, ..Faults::default() });
+    assert_eq!(start(&disk).write(0, &[1; 4096]), Err(StorageError::FlushFailed));
+    drop(disk);
+    let disk = open(&path, &options);
+    let mut one = start(&disk);
+    one.write(0, &[2; 16 * 4096]).unwrap();
+    // Of data and checksums, any part is on stable storage.
+    let beside = |path: &std::path::Path| PathBuf::from(format!("{}.crc32c", path.display()));
+    let after = folder.path().join("after");
+    kernel.power_failure(&path, &after).unwrap();
+    kernel.power_failure(&beside(&path), &beside(&after)).unwrap();
+    let disk = open(&after, &options);
+    assert!(start(&disk).read(0, 16 * 4096).is_ok(), "blocks without a verdict are damaged");
+}
+
+#[test]
+fn operations_in_progress_when_a_flush_fails_fail_although_the_file_is_recovered_before_they_are_complete() {
+    for checksums in [false, true] {
+        let bed = Bed::new(&DiskOptions { checksums, ..BUFFERED }, 16);
+        let mut one = bed.one();
+        one.write(0, &[1; 8192]).unwrap();
+        let data = filled(&[5; 4096]);
+        for token in 0..3 {
+            let write = Operation::Write { offset: token * 4096, from: &data, durable: true };
+            start(&mut one.storage, one.namespace, token, write);
+        }
+        start(&mut one.storage, one.namespace, 3, Operation::Flush);
+        with(Faults { failing_flushes: 1, ..Faults::default() })(&bed);
+        let mut completed = Vec::new();
+        while !bed.disk.is_failed() {
+            one.storage.turn(&mut completed).unwrap();
+        }
+        bed.disk.recover().unwrap();
+        while completed.len() < 4 {
+            one.storage.turn(&mut completed).unwrap();
+        }
+        assert!(completed.iter().all(|of| of.result == Err(StorageError::FlushFailed)), "{completed:?}");
+        assert_eq!(one.run(Operation::Write { offset: 0, from: &data, durable: true }), Ok(()));
+    }
+}
+
+#[test]
+fn a_flush_of_the_checksums_that_fails_is_one_of_the_file_that_fails() {
+    let options = DiskOptions { checksums: true, ..BUFFERED };
+    let bed = Bed::new(&options, 16);
+    let mut one = bed.one();
+    one.write(0, &[1; 8192]).unwrap();
+    // The data are flushed first.
+    with(Faults { spared_flushes: 1, failing_flushes: 1, ..Faults::default() })(&bed);
+    assert_eq!(one.run(Operation::Flush), Err(StorageError::FlushFailed));
+    assert_eq!(bed.kernel.faults(), Faults::default());
+    assert!(bed.disk.is_failed());
+    assert_eq!(one.run(Operation::Flush), Err(StorageError::FlushFailed));
+    // The checksums in the file are not those of the data, and the next start knows.
+    let Bed { kernel, disk, path, folder } = bed;
+    drop((one, disk));
+    let after = folder.path().join("after");
+    let beside = |path: &std::path::Path| PathBuf::from(format!("{}.crc32c", path.display()));
+    kernel.power_failure(&path, &after).unwrap();
+    kernel.power_failure(&beside(&path), &beside(&after)).unwrap();
+    let mut one = One::disk(Ring::simulated(&kernel, RingConfig { depth: 32 }), &open(&after, &options));
+    assert_eq!(one.read(0, 8192), Ok(vec![1; 8192]));
+}

@@ -150,7 +150,7 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..40),
     ) {
         for parent in parents() {
-            check_file(&parent, DiskOptions { block_size, direct, checksums }, &steps);
+            check_file(&parent, DiskOptions { block_size, direct, checksums, read_only: false }, &steps);
         }
     }
 }

@@ -12,7 +12,8 @@ use rxe_storage::{
 use rxe_testkit::temp::TempDir;
 
 /// Plain files of 4096-byte blocks.
-pub const PLAIN: DiskOptions = DiskOptions { block_size: BlockSize::B4096, direct: true, checksums: false };
+pub const PLAIN: DiskOptions =
+    DiskOptions { block_size: BlockSize::B4096, direct: true, checksums: false, read_only: false };
 
 /// A ring; `None`, which ends the test, without io_uring, except in CI.
 pub fn ring(depth: u32) -> Option<Ring> {

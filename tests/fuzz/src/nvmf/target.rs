@@ -66,7 +66,6 @@ const LIMITS: Limits = Limits {
     event_requests: 4,
     error_entries: 8,
     connect_timeout: Duration::from_secs(10),
-    idle_timeout: Duration::from_secs(120),
 };
 const STEPS: usize = 400;
 

@@ -60,6 +60,7 @@ pub enum IoKind {
     Read,
     Write,
     Compare,
+    Verify,
     WriteDurably,
     WriteZeroes,
     WriteZeroesDeallocate,
@@ -154,12 +155,23 @@ impl Host {
         }
     }
 
+    /// Its sessions to come have no keep alive timeout.
+    pub fn forgo_keep_alive(&mut self) {
+        self.config.kato_ms = 0;
+    }
+
     pub fn sessions(&self) -> usize {
         self.clients.len()
     }
 
     pub fn is_ready(&self, session: usize) -> bool {
         self.clients.get(session).is_some_and(|client| client.session.is_ready() && !client.failed)
+    }
+
+    /// Whether a session has ended, or was refused, and all of its queues are disconnected.
+    pub fn has_ended(&self, session: usize) -> bool {
+        let ended = |client: &Client| (client.failed || client.session.is_closed()) && client.queues.is_empty();
+        self.clients.get(session).is_some_and(ended)
     }
 
     /// I/O commands without a completion on queues that are connected.
@@ -375,9 +387,7 @@ impl Host {
         client.region.memory().read(0, &mut data).expect("in the region");
         if client.session.completed(cqe, &data).is_err() {
             // Refused: the queues are disconnected.
-            client.failed = true;
-            let conns: Vec<ConnId> = client.queues.values().filter_map(|queue| queue.conn).collect();
-            return conns.into_iter().for_each(|conn| cx.disconnect(conn));
+            return client.fail(cx);
         }
         self.act(cx, number);
     }
@@ -392,6 +402,7 @@ fn command(nsid: u32, kind: IoKind, block: u64, blocks: u32, data: HostBuffer) -
         IoKind::Write => write,
         IoKind::WriteDurably => IoCommand { cdws: flags(true, false), ..write },
         IoKind::Compare => IoCommand { opcode: IoOpcode::Compare, ..write },
+        IoKind::Verify => IoCommand { opcode: IoOpcode::Verify, ..zeroes },
         IoKind::WriteZeroes => zeroes,
         IoKind::WriteZeroesDeallocate => IoCommand { cdws: flags(false, true), ..zeroes },
         IoKind::Deallocate => IoCommand::deallocate(nsid, 1, SglDescriptor::Keyed(data)),
@@ -401,6 +412,12 @@ fn command(nsid: u32, kind: IoKind, block: u64, blocks: u32, data: HostBuffer) -
 }
 
 impl Client {
+    /// Disconnects all queues.
+    fn fail(&mut self, cx: &mut Context<'_>) {
+        self.failed = true;
+        self.queues.values().filter_map(|queue| queue.conn).for_each(|conn| cx.disconnect(conn));
+    }
+
     fn sge(&self, offset: usize, length: usize) -> Sge {
         Sge { addr: self.region.addr() + offset as u64, length: length as u32, lkey: self.region.lkey() }
     }
@@ -450,8 +467,12 @@ impl Service for Host {
         self.act(cx, number);
     }
 
-    fn connect_rejected(&mut self, _cx: &mut Context<'_>, _conn: ConnId, _qp: Qpn, _rej: &Rej) {
+    fn connect_rejected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, _rej: &Rej) {
         self.rejected += 1;
+        let Some((number, qid)) = self.owners.remove(&qp) else { return };
+        let client = &mut self.clients[number];
+        client.queues.remove(&qid);
+        client.fail(cx);
     }
 
     fn disconnected(&mut self, cx: &mut Context<'_>, _conn: ConnId, qp: Qpn, _reason: EndReason) {
@@ -459,9 +480,7 @@ impl Service for Host {
         let client = &mut self.clients[number];
         client.queues.remove(&qid);
         if client.failed || client.session.queue_closed(qid).is_err() {
-            client.failed = true;
-            let conns: Vec<ConnId> = client.queues.values().filter_map(|queue| queue.conn).collect();
-            return conns.into_iter().for_each(|conn| cx.disconnect(conn));
+            return client.fail(cx);
         }
         self.act(cx, number);
     }

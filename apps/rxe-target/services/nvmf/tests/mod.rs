@@ -1,6 +1,8 @@
 //! The service under hosts on a virtual network.
 
+mod disks_model;
 mod host;
+mod model;
 mod network;
 
 use std::any::Any;
@@ -21,7 +23,7 @@ use rxe_storage::simulated::{Faults, SimulatedKernel};
 use rxe_testkit::rng::Rng;
 use rxe_testkit::temp::TempDir;
 
-use self::host::{Host, IoKind, Order};
+use self::host::{Answer, Host, IoKind, Order};
 use self::network::{Network, address};
 use super::factory::NAME;
 use super::instance::Nvmf;
@@ -41,14 +43,17 @@ const NO_ZEROING: Faults = Faults {
     no_space: 0,
     short: 0,
     flush_error: 0,
+    spared_flushes: 0,
     failing_flushes: 0,
     slow: 0,
     no_holes: true,
     no_zero_range: true,
 };
 
-/// A service that the test can look into.
-struct Probe<S>(Arc<Mutex<S>>);
+/// A service that the test can look into, with requests of management for it.
+struct Probe<S>(Arc<Mutex<S>>, Requests);
+
+type Requests = Arc<Mutex<Vec<String>>>;
 
 impl<S: Service> Service for Probe<S> {
     fn start(&mut self, cx: &mut Context<'_>) {
@@ -88,7 +93,11 @@ impl<S: Service> Service for Probe<S> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Outstanding {
-        lock(&self.0).poll(cx)
+        let mut service = lock(&self.0);
+        for request in lock(&self.1).drain(..) {
+            service.manage(cx, &request).expect("it follows");
+        }
+        service.poll(cx)
     }
 }
 
@@ -108,56 +117,60 @@ struct Env {
     target: Arc<Mutex<Nvmf>>,
     shared: Arc<Shared>,
     registry: MetricsRegistry,
+    requests: Requests,
 }
 
 impl Env {
     fn new(seed: u64) -> Env {
-        Env::with(seed, Backing::Ram { size: BLOCKS as usize * 4096 }, None)
+        Env::of(seed, config_of(vec![Backing::Ram { size: BLOCKS as usize * 4096 }], false), None)
     }
 
     /// The disk is a file of a simulated kernel, which zeroes ranges only by writing.
     fn on_file(seed: u64) -> (Env, SimulatedKernel, TempDir) {
-        let shm = Path::new("/dev/shm");
-        let folder = TempDir::new(if shm.is_dir() { shm } else { Path::new("/tmp") });
+        let folder = TempDir::new(shm());
         let path = folder.path().join("disk");
         std::fs::File::create(&path).and_then(|file| file.set_len(BLOCKS * 4096)).expect("a file");
         let kernel = SimulatedKernel::new(seed, NO_ZEROING);
-        let env = Env::with(seed, Backing::File { path, direct: false }, Some(kernel.clone()));
-        (env, kernel, folder)
+        let config = config_of(vec![Backing::File { path, direct: false }], false);
+        (Env::of(seed, config, Some(kernel.clone())), kernel, folder)
     }
 
-    fn with(seed: u64, backing: Backing, kernel: Option<SimulatedKernel>) -> Env {
-        let namespace = NamespaceConfig {
-            nsid: 1,
-            backing,
-            block_size: BlockSize::B4096,
-            read_only: false,
-            checksums: false,
-            uuid: None,
-        };
-        let subsystem = SubsystemConfig {
-            nqn: SUBSYSTEM.parse().expect("an NQN"),
-            serial: "1".to_owned(),
-            model: "test".to_owned(),
-            hosts: AllowedHosts::Any,
-            namespaces: vec![namespace],
-        };
-        let config = NvmfConfig { staging: STAGING, subsystems: vec![subsystem], ..NvmfConfig::default() };
-        let shared = Arc::new(Shared::new(TargetConfig::default()));
-        shared.open_all(&config, &HeapAllocator).expect("memory for the disk");
-        let registry = MetricsRegistry::default();
-        let mut service = Nvmf::new(Arc::clone(&shared), &config, registry.open(NAME));
-        service.kernel = kernel;
-        let target = Arc::new(Mutex::new(service));
+    fn of(seed: u64, config: NvmfConfig, kernel: Option<SimulatedKernel>) -> Env {
         let mut network = Network::new(seed);
-        network.start(TARGET, vec![(0, Listen::cm(config.port))], Box::new(Probe(Arc::clone(&target))));
-        Env { network, target, shared, registry }
+        let requests = Requests::default();
+        let (target, shared, registry) = start_target(&mut network, &config, kernel, &requests);
+        Env { network, target, shared, registry, requests }
+    }
+
+    /// Ends the target, which was cut off: what is in its storage completes, and its files are still open.
+    fn stop(&mut self, config: &NvmfConfig) {
+        let none = Arc::new(Shared::new(TargetConfig::default()));
+        self.target = Arc::new(Mutex::new(Nvmf::new(none, config, self.registry.open(NAME))));
+    }
+
+    /// Starts it again.
+    fn restart(&mut self, config: &NvmfConfig, kernel: Option<SimulatedKernel>) {
+        // The files are closed before they are opened again.
+        self.shared = Arc::new(Shared::new(TargetConfig::default()));
+        (self.target, self.shared, self.registry) = start_target(&mut self.network, config, kernel, &self.requests);
+    }
+
+    /// Whether a flush of a disk failed.
+    fn is_failed(&self, nsid: u32) -> bool {
+        let target = self.shared.target();
+        target.subsystems().flat_map(|of| &of.namespaces).any(|of| of.nsid == nsid && of.failed)
+    }
+
+    /// The worker follows a change of the disks, as management makes it.
+    fn follow(&mut self) {
+        lock(&self.requests).push(SUBSYSTEM.to_owned());
+        self.network.turn();
     }
 
     /// Starts a host.
     fn host(&mut self, number: u8) -> Arc<Mutex<Host>> {
         let host = Arc::new(Mutex::new(Host::new(address(TARGET), number, SUBSYSTEM)));
-        self.network.start(number, Vec::new(), Box::new(Probe(Arc::clone(&host))));
+        self.network.start(number, Vec::new(), Box::new(Probe(Arc::clone(&host), Requests::default())));
         host
     }
 
@@ -181,18 +194,72 @@ impl Env {
     /// Waits until hosts that have vanished are given up; nothing of any host is left then.
     fn expect_nothing_left(&mut self) {
         self.network.loss = 0;
-        self.network.advance(Duration::from_secs(90));
+        for _ in 0..9 {
+            self.network.advance(Duration::from_secs(10));
+            if self.network.adapter(TARGET).engine.qp_count() == 0 {
+                break;
+            }
+        }
         let target = lock(&self.target);
         assert!(target.queues.is_empty() && target.connects.is_empty(), "{} queues", target.queues.len());
-        assert_eq!((target.commands.len(), target.waiting_for_room.len()), (0, 0), "commands");
-        assert_eq!((target.staging.in_use(), target.staging.waiting()), (0, 0), "staging");
+        assert_eq!(target.commands.len(), 0, "commands");
+        assert_eq!((target.admission.in_use(), target.admission.has_hosts()), ((0, 0), false), "admission");
         assert_eq!(self.shared.target().controller_count(), 0, "controllers");
         assert_eq!(self.shared.target().queue_count(), 0, "queues");
         assert_eq!(self.shared.target().fence_count(), 0, "queues whose commands may be in the storage");
-        assert!(target.deferred.is_empty() && target.fences.is_empty(), "Connects that wait");
+        assert!(
+            target.deferred.is_empty() && target.fences.is_empty() && target.awaited.is_empty(),
+            "Connects that wait"
+        );
         assert_eq!(self.shared.waiting().all(), 0, "queues without Connect");
         assert_eq!(self.network.adapter(TARGET).engine.qp_count(), 0, "queue pairs");
     }
+}
+
+/// A folder for files in memory, if there is one.
+fn shm() -> &'static Path {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() { shm } else { Path::new("/tmp") }
+}
+
+/// A subsystem with these disks, numbered from 1.
+fn config_of(backings: Vec<Backing>, checksums: bool) -> NvmfConfig {
+    let namespace = |(nsid, backing)| NamespaceConfig {
+        nsid,
+        backing,
+        block_size: BlockSize::B4096,
+        read_only: false,
+        checksums,
+        uuid: None,
+    };
+    let subsystem = SubsystemConfig {
+        nqn: SUBSYSTEM.parse().expect("an NQN"),
+        serial: "1".to_owned(),
+        model: "test".to_owned(),
+        hosts: AllowedHosts::Any,
+        namespaces: (1..).zip(backings).map(namespace).collect(),
+    };
+    NvmfConfig { staging: STAGING, subsystems: vec![subsystem], ..NvmfConfig::default() }
+}
+
+fn start_target(
+    network: &mut Network,
+    config: &NvmfConfig,
+    kernel: Option<SimulatedKernel>,
+    requests: &Requests,
+) -> (Arc<Mutex<Nvmf>>, Arc<Shared>, MetricsRegistry) {
+    let shared = Arc::new(Shared::new(TargetConfig::default()));
+    shared.open_all(config, &HeapAllocator).expect("the disks");
+    let registry = MetricsRegistry::default();
+    let mut service = Nvmf::new(Arc::clone(&shared), config, registry.open(NAME));
+    service.kernel = kernel;
+    let target = Arc::new(Mutex::new(service));
+    network.start(
+        TARGET,
+        vec![(0, Listen::cm(config.port))],
+        Box::new(Probe(Arc::clone(&target), Arc::clone(requests))),
+    );
+    (target, shared, registry)
 }
 
 fn io(session: usize, kind: IoKind, blocks: u32) -> Order {
@@ -232,6 +299,82 @@ fn a_removed_disk_is_closed_although_the_last_responses_were_not_signaled() {
     env.order(&host, Order::ShutDown { session });
     env.network.settle();
     env.expect_nothing_left();
+}
+
+#[test]
+fn the_file_of_a_disk_whose_last_command_took_long_is_closed_without_another_removal() {
+    let (mut env, kernel, folder) = Env::on_file(11);
+    let host = env.host(2);
+    let session = env.session(&host, 1);
+    kernel.set_faults(Faults { slow: 1_000_000, ..NO_ZEROING });
+    env.order(&host, tracked(session, IoKind::Write, 0, 1, 7));
+    for _ in 0..50 {
+        env.network.turn();
+    }
+    env.shared.remove_namespace(&SUBSYSTEM.parse().expect("an NQN"), 1).expect("it has that disk");
+    env.follow();
+    assert_eq!(env.shared.reap(), 1, "a command is in the storage");
+    env.shared.reap_later();
+    kernel.set_faults(NO_ZEROING);
+    env.network.advance(Duration::from_secs(1));
+    let file = std::fs::File::open(folder.path().join("disk")).expect("a file");
+    while file.try_lock().is_err() {
+        std::thread::yield_now();
+    }
+    env.order(&host, Order::ShutDown { session });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn long_commands_on_memory_take_many_turns_and_others_are_answered_meanwhile() {
+    const LARGE: u64 = 16 << 20;
+    let mut env = Env::of(12, config_of(vec![Backing::Ram { size: LARGE as usize }], true), None);
+    let (host, other) = (env.host(2), env.host(3));
+    let (session, other_session) = (env.session(&host, 1), env.session(&other, 1));
+    for kind in [IoKind::WriteZeroes, IoKind::Verify] {
+        let order = |token| tracked(session, kind, 0, (LARGE / 4096) as u32, token);
+        (0..8).for_each(|token| env.order(&host, order(token)));
+        for _ in 0..10 {
+            env.network.turn();
+        }
+        env.order(&other, tracked(other_session, IoKind::Write, 7, 1, 77));
+        while lock(&other).answers.is_empty() {
+            env.network.turn();
+        }
+        assert!(lock(&host).answers.is_empty(), "{kind:?} is complete within a few turns");
+        assert!(lock(&other).answers.pop().is_some_and(|answer| answer.status == Some(Status::SUCCESS)));
+        while lock(&host).answers.len() < 8 {
+            env.network.turn();
+        }
+        let answers = std::mem::take(&mut lock(&host).answers);
+        let is_success = |answer: &Answer| answer.status == Some(Status::SUCCESS);
+        assert!(answers.iter().all(is_success), "{kind:?}: {answers:?}");
+    }
+    for (host, session) in [(&host, session), (&other, other_session)] {
+        env.order(host, Order::ShutDown { session });
+    }
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn a_copy_of_a_disk_with_its_identifiers_is_refused() {
+    let folder = TempDir::new(shm());
+    let backing = |name: &str| Backing::File { path: folder.path().join(name), direct: false };
+    std::fs::write(folder.path().join("disk"), [7; 8192]).expect("a file");
+    let env = Env::of(13, config_of(vec![backing("disk")], false), Some(SimulatedKernel::new(13, NO_ZEROING)));
+    for end in ["", ".identity"] {
+        let [from, to] = ["disk", "copy"].map(|name| folder.path().join(format!("{name}{end}")));
+        std::fs::copy(from, to).expect("both files");
+    }
+    let config = config_of(vec![backing("disk"), backing("copy")], false);
+    let add =
+        || env.shared.add_namespace(&config.subsystems[0].nqn, &config.subsystems[0].namespaces[1], &HeapAllocator);
+    let refused = add().expect_err("it has the identifiers of the first one").to_string();
+    assert!(refused.contains("if its file is a copy, delete FILE.identity beside it"), "{refused}");
+    std::fs::remove_file(folder.path().join("copy.identity")).expect("it is there");
+    add().expect("it is another disk");
 }
 
 #[test]
@@ -385,6 +528,21 @@ fn after_a_failed_flush_the_disk_is_read_only_for_all_hosts_until_it_is_recovere
 }
 
 #[test]
+fn a_host_without_keep_alive_stays_while_its_adapter_answers_and_is_freed_when_it_does_not() {
+    let mut env = Env::new(10);
+    let host = env.host(2);
+    lock(&host).forgo_keep_alive();
+    let session = env.session(&host, 1);
+    env.network.advance(Duration::from_secs(600));
+    assert!(lock(&host).is_ready(session) && env.shared.target().controller_count() == 1);
+    env.order(&host, io(session, IoKind::Write, 8));
+    env.network.settle();
+    assert_eq!(progress(&host), (1, 0));
+    env.network.cut(2);
+    env.expect_nothing_left();
+}
+
+#[test]
 fn queues_of_one_address_that_send_no_connect_are_limited() {
     let mut env = Env::new(2);
     let (greedy, other) = (env.host(2), env.host(3));
@@ -417,7 +575,8 @@ fn a_host_that_holds_its_share_of_staging_leaves_the_rest_to_others() {
         env.network.turn();
     }
     let adapter = env.network.cut(2).expect("it runs");
-    assert_eq!(lock(&env.target).staging.in_use(), 4 << 20);
+    // Four commands with their memory; two wait.
+    assert_eq!(lock(&env.target).admission.in_use(), ((4 << 20) + 4, 2));
     for _ in 0..3 {
         env.order(&other, io(session, IoKind::Write, MIB));
     }
@@ -430,6 +589,68 @@ fn a_host_that_holds_its_share_of_staging_leaves_the_rest_to_others() {
     env.network.advance(Duration::from_secs(2));
     assert_eq!(progress(&greedy), (6, 0));
     for (host, session) in [(&greedy, hoarder), (&other, session)] {
+        env.order(host, Order::ShutDown { session });
+    }
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+/// Turns of the network until a host has written 8 blocks so many times, one after the other, while others keep 64 writes of
+/// 1 MiB outstanding each.
+fn turns_of(env: &mut Env, (host, session): (&Arc<Mutex<Host>>, usize), busy: &[Arc<Mutex<Host>>], writes: u64) -> u64 {
+    let mut turns = 0;
+    for token in 0..writes {
+        env.order(host, tracked(session, IoKind::Write, token % 31 * 8, 8, token));
+        while lock(host).answers.is_empty() {
+            keep_busy(env, busy);
+            assert!(turns < 1_000_000, "nothing completes");
+            env.network.turn();
+            turns += 1;
+        }
+        let answer = lock(host).answers.pop().expect("an answer");
+        assert_eq!(answer.status, Some(Status::SUCCESS));
+    }
+    turns
+}
+
+fn keep_busy(env: &mut Env, busy: &[Arc<Mutex<Host>>]) {
+    for host in busy {
+        for _ in progress(host).1..64 {
+            env.order(host, io(0, IoKind::Write, MIB));
+        }
+    }
+}
+
+#[test]
+fn two_hosts_with_many_long_writes_leave_a_third_a_third_of_its_rate_and_it_connects_at_once() {
+    let mut env = Env::new(9);
+    let third = env.host(4);
+    let session = env.session(&third, 1);
+    let alone = turns_of(&mut env, (&third, session), &[], 20);
+    env.order(&third, Order::ShutDown { session });
+    env.network.settle();
+    let busy: Vec<_> = [2, 3].map(|number| env.host(number)).into();
+    for host in &busy {
+        env.session(host, 1);
+    }
+    for _ in 0..500 {
+        keep_busy(&mut env, &busy);
+        env.network.turn();
+    }
+    env.order(&third, Order::Begin { io_queues: 1 });
+    let session = session + 1;
+    for _ in 0..500 {
+        keep_busy(&mut env, &busy);
+        env.network.turn();
+    }
+    assert!(lock(&third).is_ready(session), "it is not connected: {}", env.registry);
+    let before: u64 = busy.iter().map(|host| progress(host).0).sum();
+    let beside = turns_of(&mut env, (&third, session), &busy, 20);
+    let after: u64 = busy.iter().map(|host| progress(host).0).sum();
+    assert!(beside <= 3 * alone, "{beside} turns beside others, {alone} alone");
+    assert!(after > before, "the others are locked out");
+    assert_eq!(env.counter("malformed"), 0);
+    for (host, session) in [(&third, session), (&busy[0], 0), (&busy[1], 0)] {
         env.order(host, Order::ShutDown { session });
     }
     env.network.settle();

@@ -254,10 +254,10 @@ impl Network {
         panic!("the adapters are never idle");
     }
 
-    /// Lets time pass, in steps of 10 ms or a two-hundredth of the time.
+    /// Lets time pass, in steps of 10 ms or a fiftieth of the time.
     pub fn advance(&mut self, time: Duration) {
         let end = self.now + time;
-        let step = (time / 200).max(Duration::from_millis(10));
+        let step = (time / 50).max(Duration::from_millis(10));
         while self.now < end {
             self.now += step;
             self.settle();
