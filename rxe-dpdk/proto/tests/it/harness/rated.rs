@@ -145,7 +145,10 @@ impl RatedPair {
                 continue;
             }
             for _ in 0..self.burst {
-                let Some((_, frame)) = self.flights[1 - end].pop_front_if(|(at, _)| *at <= self.now) else { break };
+                if self.flights[1 - end].front().is_none_or(|(at, _)| *at > self.now) {
+                    break;
+                }
+                let Some((_, frame)) = self.flights[1 - end].pop_front() else { break };
                 let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!("not a RoCE frame") };
                 self.nodes[end].engine.receive(self.now, PORT, &packet);
             }
