@@ -58,14 +58,15 @@ fn captured(place: &Place) -> Check {
     }
 }
 
-/// Both processes open the device, as one that only looks at it has no address, and keep it until they get a line.
+/// Both processes open the device, and keep it until they get a line or this shell has ended. Processes in other namespaces may have the
+/// same addresses.
 fn automatic(place: &Place) -> Check {
     let script = "
         exec 3<>first 4<>second
         opens=\"import pyverbs.device as d, sys; c = d.Context(name='rxe0'); sys.stdin.readline()\"
-        $run /usr/bin/python3 -c \"$opens\" <&3 &
-        $run /usr/bin/python3 -c \"$opens\" <&4 &
-        until [ $($run --list | grep -c '^127.0.0.[12] ') = 2 ]; do sleep 0.01; done
+        $run /usr/bin/python3 -c \"$opens\" <first & first=$!
+        $run /usr/bin/python3 -c \"$opens\" <second & second=$!
+        until [ $($run --list | grep -cE \"^127.0.0.[12] .* ($first|$second) \") = 2 ]; do sleep 0.01; done
         $run --list
         echo >first; echo >second; wait; rm first second";
     let script = format!("umask 0 && mkfifo first second && {{ {script}; }}");
