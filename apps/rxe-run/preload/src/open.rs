@@ -152,8 +152,14 @@ path_functions! {
     fn fopen64(path, mode: *const c_char) -> *mut FILE;
     fn opendir(path) -> *mut DIR;
     fn access(path, mode: c_int) -> c_int;
+    fn eaccess(path, mode: c_int) -> c_int;
+    fn euidaccess(path, mode: c_int) -> c_int;
     fn faccessat[folder: c_int](path, mode: c_int, flags: c_int) -> c_int;
     fn readlink(path, buffer: *mut c_char, length: size_t) -> ssize_t;
+    fn readlinkat[folder: c_int](path, buffer: *mut c_char, length: size_t) -> ssize_t;
+    fn __readlink_chk(path, buffer: *mut c_char, length: size_t, room: size_t) -> ssize_t;
+    fn __readlinkat_chk[folder: c_int](path, buffer: *mut c_char, length: size_t, room: size_t) -> ssize_t;
+    fn chdir(path) -> c_int;
 }
 
 /// # Safety

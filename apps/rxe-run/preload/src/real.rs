@@ -68,8 +68,14 @@ real! {
     fn fopen64(*const c_char, *const c_char) -> *mut FILE;
     fn opendir(*const c_char) -> *mut DIR;
     fn access(*const c_char, c_int) -> c_int;
+    fn eaccess(*const c_char, c_int) -> c_int;
+    fn euidaccess(*const c_char, c_int) -> c_int;
     fn faccessat(c_int, *const c_char, c_int, c_int) -> c_int;
     fn readlink(*const c_char, *mut c_char, size_t) -> ssize_t;
+    fn readlinkat(c_int, *const c_char, *mut c_char, size_t) -> ssize_t;
+    fn __readlink_chk(*const c_char, *mut c_char, size_t, size_t) -> ssize_t;
+    fn __readlinkat_chk(c_int, *const c_char, *mut c_char, size_t, size_t) -> ssize_t;
+    fn chdir(*const c_char) -> c_int;
     fn realpath(*const c_char, *mut c_char) -> *mut c_char;
     fn __realpath_chk(*const c_char, *mut c_char, size_t) -> *mut c_char;
     fn stat(*const c_char, *mut stat_t) -> c_int;

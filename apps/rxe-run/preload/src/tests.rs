@@ -67,8 +67,28 @@ fn files_below_our_roots_are_read() {
         let names = |folder: &str| fs::read_dir(folder).unwrap().count();
         assert_eq!((names("/sys/class/infiniband"), names("/dev/infiniband")), (1, 2));
         let resolved = fs::canonicalize("/sys/class/infiniband/rxe0/ports/1/../../device").unwrap();
-        assert_eq!(resolved, Path::new("/sys/class/infiniband/rxe0/device"));
+        assert_eq!(resolved, Path::new("/sys/devices/virtual/infiniband/rxe0/device"));
         assert!(!Path::new("/sys/class/infiniband/rxe0/ports/2").exists());
+    });
+}
+
+/// As programs find the place of a device on a bus.
+#[test]
+fn entries_of_classes_are_links_to_devices() {
+    alone(|| {
+        let device = "/sys/class/infiniband/rxe0";
+        let target = "../../devices/virtual/infiniband/rxe0";
+        assert_eq!(fs::read_link(device).unwrap(), Path::new(target));
+        let mut buffer = [0_u8; 64];
+        // SAFETY: the path is a C string, and the length is that of the buffer.
+        let len =
+            unsafe { libc::readlinkat(7, c"/sys/class/infiniband/rxe0".as_ptr(), buffer.as_mut_ptr().cast(), 64) };
+        assert_eq!(&buffer[..len.cast_unsigned()], target.as_bytes());
+        assert_eq!(fs::canonicalize(format!("{device}/../..")).unwrap(), Path::new("/sys/devices/virtual"));
+        assert_eq!(fs::canonicalize(format!("{device}/../../net")).unwrap(), Path::new("/sys/devices/virtual/net"));
+        assert!(Path::new("/sys/devices/virtual/infiniband/rxe0/ports/1/state").is_file());
+        std::env::set_current_dir("/sys/class/infiniband").unwrap();
+        assert_eq!(fs::read_to_string("rxe0/ports/1/state").unwrap(), "4: ACTIVE\n");
     });
 }
 

@@ -22,10 +22,9 @@ impl Side {
         let config = EngineConfig { worker: number, seed: [number + 1; 32], ..config.clone() };
         let config = Uverbs::engine_config(config);
         let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, 2 + number));
-        let link_local = Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xFF, 0xFE, 0, 0, number]);
         let local = Local {
             address,
-            gids: vec![link_local, Gid::from(address)],
+            gids: vec![Gid::from(address); 2],
             interface: "lo".into(),
             ifindex: 1,
             path_mtu: PathMtu::Mtu4096,
