@@ -210,10 +210,13 @@ impl Private {
         (first..self.end.load(Ordering::Relaxed) as u32).find(|&fd| self.has(fd.cast_signed()))
     }
 
-    /// Removes all: this process is the child of the one whose descriptors they are.
-    pub fn clear(&self) {
-        let words = self.end.load(Ordering::Relaxed).div_ceil(64);
-        self.words[..words].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    /// Removes and closes all, in the child of a fork: they keep names, locks and connections of its parent.
+    pub fn close_all(&self) {
+        while let Some(fd) = self.next(0) {
+            self.remove(fd.cast_signed());
+            // An error would say that the descriptor is closed.
+            let _ = nix::unistd::close(fd.cast_signed());
+        }
     }
 }
 
@@ -249,6 +252,9 @@ pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Read;
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
@@ -322,8 +328,16 @@ mod tests {
         NUMBERS.remove(64);
         NUMBERS.remove(65);
         assert_eq!((NUMBERS.next(4), NUMBERS.next(131)), (Some(130), None));
-        NUMBERS.clear();
-        assert_eq!(NUMBERS.next(0), None);
+    }
+
+    #[test]
+    fn the_child_of_a_fork_can_close_all_private_descriptors() {
+        static NUMBERS: Private =
+            Private { words: [const { AtomicU64::new(0) }; LIMIT / 64], end: AtomicUsize::new(0) };
+        let (mut ours, private) = UnixStream::pair().unwrap();
+        NUMBERS.add(private.into_raw_fd());
+        NUMBERS.close_all();
+        assert_eq!((NUMBERS.next(0), ours.read(&mut [0]).unwrap()), (None, 0));
     }
 
     #[test]

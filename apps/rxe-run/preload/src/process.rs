@@ -290,11 +290,9 @@ fn forget_parent() {
         if let Some(backend) = parent.backend.get() {
             backend.forked();
         }
-        // SAFETY: this descriptor is only used by `parent`, which this process forgets.
-        unsafe { libc::close(parent.folder_now().instance.lock()) };
     }
     DESCRIPTORS.inherit();
-    PRIVATE.clear();
+    PRIVATE.close_all();
     FAILED.store(false, Ordering::Relaxed);
     // Another thread of the parent may have had it, where no handlers have run.
     BUSY.unlock();

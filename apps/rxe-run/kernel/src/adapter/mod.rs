@@ -17,7 +17,6 @@ mod capture_file;
 mod groups;
 mod manage;
 mod port;
-mod private;
 mod share;
 mod state;
 mod thread;
@@ -25,7 +24,7 @@ mod tx;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,7 +38,7 @@ use rxe_udp::{OpenError, Waker};
 
 use crate::address::AddressError;
 use crate::backend::{Answer, Backend, Device, Opened};
-use crate::descriptors::{Descriptors, File, Kind, lowest_private};
+use crate::descriptors::{Descriptors, File, Kind, PRIVATE, lowest_private};
 use crate::inside::without_signals;
 use crate::instance::Info;
 use crate::local::Local;
@@ -49,7 +48,6 @@ use crate::uverbs::Uverbs;
 use capture_file::CaptureFile;
 use manage::{Management, PortStats, senders};
 use port::Opened as OpenedPort;
-use private::Private;
 use state::State;
 
 /// The adapter of this process. See the [module](self).
@@ -68,8 +66,6 @@ pub struct Adapter {
 struct Shared {
     address: IpAddr,
     state: Mutex<State>,
-    /// Descriptors that a forked child closes.
-    private: Arc<Private>,
     waker: Waker,
     /// Signal handlers have posted work requests, which are in their queues.
     missed_doorbells: AtomicBool,
@@ -191,11 +187,10 @@ impl Adapter {
     /// # Errors
     /// The address cannot be taken.
     pub fn new(settings: &Settings, descriptors: &'static Descriptors) -> Result<Adapter, AdapterError> {
-        let private = Arc::<Private>::default();
         let waker = Waker::new(lowest_private()).map_err(AdapterError::Descriptors)?;
-        private.add(&waker);
+        PRIVATE.add(waker.as_fd().as_raw_fd());
         let OpenedPort { half, tx, receive_buffer, worker, local, routes, stats } =
-            port::open(settings.address, &private, &waker)?;
+            port::open(settings.address, &waker)?;
         let (senders, mail) = senders(&waker);
         let mut state = State::new(local.clone(), routes, tx, receive_buffer, worker, descriptors, mail)?;
         let (clock, port_stats) = (Clock(std::time::Instant::now()), PortStats::new(Mutex::new(stats)));
@@ -205,7 +200,6 @@ impl Adapter {
             None => None,
         };
         if let Some(file) = &capture_file {
-            private.add(file);
             without_signals(|| management.capture(file.path().to_owned())).map_err(AdapterError::Threads)??;
             // From the first packet on.
             state.serve_management(clock.now());
@@ -213,7 +207,6 @@ impl Adapter {
         let shared = Shared {
             address: local.address,
             state: Mutex::new(state),
-            private,
             waker,
             missed_doorbells: AtomicBool::new(false),
             groups_changed: Condvar::new(),
@@ -270,7 +263,7 @@ impl Backend for Adapter {
     }
 
     fn set_folder(&self, folder: &Path, info: Info) {
-        if let Err(error) = self.management.serve(folder, info, &self.shared.private) {
+        if let Err(error) = self.management.serve(folder, info) {
             tracing::warn!("rxe-ctl cannot reach this program: {error}");
         }
     }
@@ -303,7 +296,6 @@ impl Backend for Adapter {
     }
 
     fn forked(&self) {
-        self.shared.private.close();
         user::forked();
     }
 

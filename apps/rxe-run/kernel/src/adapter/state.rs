@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use rxe_adapter::counters::WorkerCounters;
 use rxe_proto::cm::{Cm, CmConfig, CmStats, MadTransmit, read_mad, write_mad};
 use rxe_proto::transport::{AsyncEvent, Engine, EngineConfig, Qpn};
-use rxe_proto::wire::cm::{CmMessage, ServiceId};
+use rxe_proto::wire::cm::{CmMessage, PortSpace, ServiceId};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_PORT, RocePacket, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 use rxe_udp::Routes;
@@ -20,6 +20,7 @@ use rxe_udp::host::{Output, PortTx};
 use super::addressee::message;
 use super::groups::Groups;
 use super::share::Node;
+use super::share::socket::claim_port;
 use super::tx::Tx;
 use crate::backend::{Answer, Device};
 use crate::descriptors::{Descriptors, File, Kind};
@@ -312,7 +313,8 @@ impl State {
     fn with_host<T>(&mut self, now: Instant, call: impl FnOnce(&mut RdmaCm, &mut Host<'_>) -> T) -> T {
         let State { cm, local, routes, descriptors, rdma_cm, .. } = self;
         let (route, file_at) = (route_by(routes), file_in(descriptors));
-        call(rdma_cm, &mut Host { cm, local, routes: &route, file_at: &file_at, now })
+        let claim = |space: PortSpace, port| claim_port(local.address, space as u16, port);
+        call(rdma_cm, &mut Host { cm, local, routes: &route, file_at: &file_at, claim: &claim, now })
     }
 
     fn update_groups(&mut self) {
@@ -510,7 +512,9 @@ impl Node for State {
 
     fn send_frame(&mut self, frame: &[u8]) -> bool {
         // A guest's: our fault rules are for our own packets.
-        self.tx.port_mut().push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some()
+        let sent = self.tx.port_mut().push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some();
+        // A frame that an empty queue refuses is too long: it is dropped.
+        sent || self.tx.waiting() == 0
     }
 
     fn groups_mut(&mut self) -> &mut Groups {
