@@ -352,3 +352,72 @@ impl Drop for Guests {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rxe_proto::wire::{PortId, TxQueue};
+
+    use super::super::guest::{Joined, join};
+    use super::super::socket::claim;
+    use super::*;
+    use crate::adapter::groups::Groups;
+
+    /// A port with room for so many frames, and those that were sent.
+    #[derive(Default)]
+    struct Port {
+        room: usize,
+        sent: Vec<Vec<u8>>,
+        groups: Groups,
+    }
+
+    impl Node for Port {
+        fn handle_frame(&mut self, _: Instant, _: &[u8]) {}
+
+        fn listens_for(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        fn send_frame(&mut self, frame: &[u8]) -> bool {
+            let has_room = self.room > 0;
+            if has_room {
+                self.room -= 1;
+                self.sent.push(frame.to_vec());
+            }
+            has_room
+        }
+
+        fn groups_mut(&mut self) -> &mut Groups {
+            &mut self.groups
+        }
+    }
+
+    #[test]
+    fn frames_of_a_guest_wait_for_room_in_the_port() {
+        let address = IpAddr::from([127, 77, 2, (std::process::id() % 250) as u8]);
+        let mut guests = Guests::new(claim(address).unwrap(), 0, false).unwrap();
+        let mut port = Port::default();
+        let joining = std::thread::spawn(move || join(address, None, Duration::from_secs(60)).unwrap());
+        while guests.is_empty() {
+            guests.serve(&mut port, Instant::ZERO);
+        }
+        let Joined { mut tx, worker, .. } = joining.join().unwrap();
+        assert_eq!(worker, 1);
+        const FRAMES: usize = 1000;
+        let (mut pushed, mut refused, mut turns) = (0, 0, 0);
+        while port.sent.len() < FRAMES {
+            while pushed < FRAMES
+                && let Some(frame) = tx.push(PortId(0), 2000)
+            {
+                frame.fill(pushed as u8);
+                pushed += 1;
+            }
+            refused += usize::from(tx.flush() > 0);
+            (port.room, turns) = (7, turns + 1);
+            guests.serve(&mut port, Instant::ZERO);
+            guests.flush();
+        }
+        assert!(refused > 0 && (FRAMES / 7..FRAMES / 3).contains(&turns), "refused {refused}, {turns} turns");
+        assert!(port.sent.iter().enumerate().all(|(number, frame)| *frame == [number as u8; 2000]));
+        assert_eq!(guests.guests[1].as_ref().unwrap().interest, EpollFlags::EPOLLIN);
+    }
+}
