@@ -18,6 +18,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("process/a library destroys its objects at the end", |place| exits(place, false)),
         Case::new("process/a thread of a library destroys its objects at the end", |place| exits(place, true)),
         Case::new("process/a thread that is pinned shares its CPU with no thread of the library", pinned),
+        Case::new("process/polls of a library that was loaded as a plugin yield the CPU", polls),
     ]
 }
 
@@ -57,6 +58,15 @@ fn exits(place: &Place, by_thread: bool) -> Check {
     }
     // A wait at each of the calls took 40 seconds.
     if begin.elapsed() < Duration::from_secs(10) { Ok(()) } else { Err(format!("it took {:?}", begin.elapsed())) }
+}
+
+fn polls(place: &Place) -> Check {
+    let program = place.work().join("polls");
+    compile(place, "polls.c", &program, &["-ldl"])?;
+    let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
+    expect_code(&done, 0)?;
+    let expected = "provider provider\nwrapped wrapped\nfailed 0, polled 0, started 2\n";
+    if done.stdout == expected { Ok(()) } else { Err(done.stdout) }
 }
 
 /// Says whether all threads but the main one, which is pinned when it opens the device, may use all CPUs.

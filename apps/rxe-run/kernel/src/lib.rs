@@ -17,6 +17,7 @@
 //! | [`descriptors`] | which descriptors of the process are ours |
 //! | [`settings`] | what `rxe-run` passes in the environment |
 //! | [`inside`] | whether a thread is in the library |
+//! | [`polling`] | empty polls of the program |
 //! | [`user`] | copies from and to the program's memory |
 //!
 //! The commands and their structures are those of `/usr/include/rdma/ib_user_verbs.h`, `rdma_user_rxe.h` and
@@ -30,6 +31,7 @@ mod gids;
 pub mod inside;
 pub mod instance;
 pub mod local;
+pub mod polling;
 pub mod rdma_cm;
 pub mod settings;
 pub mod sysfs;

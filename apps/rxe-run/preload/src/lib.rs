@@ -11,6 +11,7 @@
 //! | `real` | the functions of the next library |
 //! | `process`, `fork_marker` | what this process has of ours, from its first use to the end or a fork |
 //! | `files`, `waits` | open devices: commands, waits for events, ends |
+//! | `poll` | empty polls give the CPU to the library's thread |
 //! | `guard` | no panic and no cancellation passes through Rust code |
 //! | `log` | lines on standard error |
 //!
@@ -33,6 +34,7 @@ mod log;
 mod numbers;
 mod open;
 mod paths;
+mod poll;
 mod process;
 mod real;
 mod status;

@@ -30,6 +30,7 @@ use crate::adapter;
 use crate::fork_marker;
 use crate::guard::guarded;
 use crate::log::{self, say_once};
+use crate::poll;
 use crate::waits::Waits;
 
 /// The descriptors of this process that are ours.
@@ -259,6 +260,7 @@ fn command_line() -> String {
 /// Registers the handlers of forks, and notes the CPUs. Not later, as a fork may happen while the adapter is made.
 extern "C" fn at_load() {
     note_cpus();
+    poll::start();
     // SAFETY: the handlers are functions without arguments, and this library is never unloaded. There is memory for them at this time.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }

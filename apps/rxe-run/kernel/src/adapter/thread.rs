@@ -16,6 +16,7 @@ use super::port::{Half, Opened, reopen};
 use super::share::Node;
 use super::share::owner::Guests;
 use crate::inside::spawn_without_signals;
+use crate::polling::note_cpu;
 use crate::uverbs::PortEvent;
 
 /// How long the last packets of a process have to leave.
@@ -45,6 +46,7 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
             }
             Half::Guest(receiver) => receiver.wait(&shared.waker, blocked, timeout),
         };
+        note_cpu();
         if let Err(error) = waited {
             tracing::error!("waiting for packets failed: {error}");
         }

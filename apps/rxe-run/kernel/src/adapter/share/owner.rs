@@ -413,6 +413,7 @@ mod tests {
             }
             refused += usize::from(tx.flush() > 0);
             (port.room, turns) = (7, turns + 1);
+            assert!(turns < FRAMES, "{} of {pushed} frames arrived", port.sent.len());
             guests.serve(&mut port, Instant::ZERO);
             guests.flush();
         }
