@@ -15,6 +15,7 @@ use crate::place::{Place, expect_code};
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("process/a signal handler posts work requests while memory is registered", handler),
+        Case::new("process/messages are exchanged while memory is registered", registers),
         Case::new("process/a library destroys its objects at the end", |place| exits(place, false)),
         Case::new("process/a thread of a library destroys its objects at the end", |place| exits(place, true)),
         Case::new("process/a thread that is pinned shares its CPU with no thread of the library", pinned),
@@ -37,6 +38,16 @@ fn handler(place: &Place) -> Check {
     let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
     expect_code(&done, 0)?;
     if done.stdout == "posted and completed, refused 0\n" { Ok(()) } else { Err(done.stdout) }
+}
+
+/// The list of mappings is read without the lock. Under it there were 40 messages for each registration, and now there are 200 or more.
+fn registers(place: &Place) -> Check {
+    let program = place.work().join("registers");
+    compile(place, "registers.c", &program, &["-libverbs", "-lpthread"])?;
+    let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
+    expect_code(&done, 0)?;
+    let messages = done.stdout.split(' ').next().and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+    if messages > 3000 { Ok(()) } else { Err(done.stdout) }
 }
 
 fn exits(place: &Place, by_thread: bool) -> Check {

@@ -44,7 +44,7 @@ use crate::instance::Info;
 use crate::local::Local;
 use crate::settings::Settings;
 use crate::user;
-use crate::uverbs::Uverbs;
+use crate::uverbs::{Mapped, Uverbs};
 use capture_file::CaptureFile;
 use manage::{Management, PortStats, senders};
 use port::Opened as OpenedPort;
@@ -221,8 +221,9 @@ impl Adapter {
     }
 
     fn uverbs(&self, handle: u32, command: &[u8]) -> Result<Answer, Errno> {
+        let mapped = Mapped::of_command(command);
         let (new_channel, wait) = self.shared.run(|state, now| {
-            let channel = state.uverbs_command(now, handle, command)?;
+            let channel = state.uverbs_command(now, handle, command, mapped)?;
             Ok::<_, Errno>((channel, !state.groups().are_joined()))
         })??;
         if let Some((handle, fd)) = new_channel {

@@ -26,7 +26,7 @@ use crate::backend::{Answer, Device};
 use crate::descriptors::{Descriptors, File, Kind};
 use crate::local::Local;
 use crate::rdma_cm::{self, Host, RdmaCm};
-use crate::uverbs::{PortEvent, Uverbs};
+use crate::uverbs::{Mapped, PortEvent, Uverbs};
 pub use managed::Mail;
 use managed::Managed;
 
@@ -203,11 +203,12 @@ impl State {
         now: Instant,
         handle: u32,
         command: &[u8],
+        mapped: Mapped,
     ) -> Result<Option<(u32, OwnedFd)>, Errno> {
         if !Uverbs::gives_back(command) {
             self.check_running()?;
         }
-        self.uverbs.command(&mut self.engine, now, handle, command)?;
+        self.uverbs.command(&mut self.engine, now, handle, command, mapped)?;
         if !Uverbs::is_doorbell(command) {
             self.update_groups();
         }

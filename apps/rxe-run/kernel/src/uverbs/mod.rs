@@ -58,6 +58,7 @@ use cq::Cq;
 pub use events::PortEvent;
 use gather::Gather;
 use limits::Limits;
+pub use maps::Mapped;
 use mr::Mr;
 use mw::Mw;
 use pd::Pd;

@@ -7,7 +7,7 @@ use rxe_proto::transport::{Engine, EngineConfig, Qpn};
 use rxe_proto::wire::{Frame, Gid, PathMtu, TxFrames, classify};
 use rxe_proto::{Duration, Instant};
 use rxe_uverbs::local::Local;
-use rxe_uverbs::uverbs::Uverbs;
+use rxe_uverbs::uverbs::{Mapped, Uverbs};
 
 /// One adapter.
 pub struct Side {
@@ -41,7 +41,7 @@ impl Side {
 
     /// One `write` to the device.
     pub fn write(&mut self, context: u32, bytes: &[u8]) -> Result<(), Errno> {
-        self.uverbs.command(&mut self.engine, self.now, context, bytes)
+        self.uverbs.command(&mut self.engine, self.now, context, bytes, Mapped::of_command(bytes))
     }
 
     /// The work of the engine's owner after each turn.
