@@ -19,6 +19,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("process/a library destroys its objects at the end", |place| exits(place, false)),
         Case::new("process/a thread of a library destroys its objects at the end", |place| exits(place, true)),
         Case::new("process/a thread that is pinned shares its CPU with no thread of the library", pinned),
+        Case::new("process/a child uses memory that is registered after ibv_fork_init", |place| forks(place, false)),
+        Case::new("process/a child uses memory that is registered with RDMAV_FORK_SAFE", |place| forks(place, true)),
         Case::new("process/polls of a library that was loaded as a plugin yield the CPU", polls),
     ]
 }
@@ -78,6 +80,18 @@ fn polls(place: &Place) -> Check {
     expect_code(&done, 0)?;
     let expected = "provider provider\nwrapped wrapped\nfailed 0, polled 0, started 2\n";
     if done.stdout == expected { Ok(()) } else { Err(done.stdout) }
+}
+
+fn forks(place: &Place, by_variable: bool) -> Check {
+    let program = place.work().join(if by_variable { "forks-by-variable" } else { "forks" });
+    compile(place, "forks.c", &program, &["-libverbs"])?;
+    let mut command = place.program(place.address(), &program.display().to_string());
+    if by_variable {
+        command.env("RDMAV_FORK_SAFE", "1");
+    }
+    let done = run(&mut command, LIMIT)?;
+    expect_code(&done, 0)?;
+    if done.stdout == "status 0x700, fork is free\n" { Ok(()) } else { Err(done.stdout) }
 }
 
 /// Says whether all threads but the main one, which is pinned when it opens the device, may use all CPUs.

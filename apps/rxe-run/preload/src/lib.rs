@@ -11,6 +11,7 @@
 //! | `real` | the functions of the next library |
 //! | `process`, `fork_marker` | what this process has of ours, from its first use to the end or a fork |
 //! | `files`, `waits` | open devices: commands, waits for events, ends |
+//! | `fork_init` | `ibv_fork_init` does nothing |
 //! | `poll` | empty polls give the CPU to the library's thread |
 //! | `guard` | no panic and no cancellation passes through Rust code |
 //! | `log` | lines on standard error |
@@ -28,6 +29,7 @@ mod adapter;
 mod adapter;
 mod calls;
 mod files;
+mod fork_init;
 mod fork_marker;
 mod guard;
 mod log;

@@ -7,12 +7,12 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-use libc::{DIR, FILE, mode_t, size_t, ssize_t};
+use libc::{DIR, FILE, dirent, mode_t, size_t, ssize_t};
 
 use crate::files;
 use crate::paths::{self, OwnPath, PathBuffer};
 use crate::process::Process;
-use crate::real;
+use crate::real::{self, Compare, Filter};
 
 /// The value by which a function reports an error.
 pub trait Failure {
@@ -151,6 +151,8 @@ path_functions! {
     fn fopen(path, mode: *const c_char) -> *mut FILE;
     fn fopen64(path, mode: *const c_char) -> *mut FILE;
     fn opendir(path) -> *mut DIR;
+    fn scandir(path, names: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int;
+    fn scandir64(path, names: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int;
     fn access(path, mode: c_int) -> c_int;
     fn eaccess(path, mode: c_int) -> c_int;
     fn euidaccess(path, mode: c_int) -> c_int;

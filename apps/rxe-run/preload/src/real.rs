@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{DIR, FILE, size_t, ssize_t, stat as stat_t, stat64 as stat64_t, statx as statx_t};
+use libc::{DIR, FILE, dirent, size_t, ssize_t, stat as stat_t, stat64 as stat64_t, statx as statx_t};
 use nix::errno::Errno;
 
 /// A function of the next library. `F` is the type of its pointer.
@@ -41,6 +41,11 @@ impl<F: Copy> Real<F> {
     }
 }
 
+/// Of `scandir`: which entries to return.
+pub type Filter = Option<unsafe extern "C-unwind" fn(*const dirent) -> c_int>;
+/// Of `scandir`: their order.
+pub type Compare = Option<unsafe extern "C-unwind" fn(*mut *const dirent, *mut *const dirent) -> c_int>;
+
 macro_rules! real {
     ($(fn $name:ident($($argument:ty),* $(; $variadic:tt)?) -> $result:ty;)*) => { $(
         #[allow(non_upper_case_globals, reason = "the names are those of the functions")]
@@ -67,6 +72,8 @@ real! {
     fn fopen(*const c_char, *const c_char) -> *mut FILE;
     fn fopen64(*const c_char, *const c_char) -> *mut FILE;
     fn opendir(*const c_char) -> *mut DIR;
+    fn scandir(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
+    fn scandir64(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
     fn access(*const c_char, c_int) -> c_int;
     fn eaccess(*const c_char, c_int) -> c_int;
     fn euidaccess(*const c_char, c_int) -> c_int;

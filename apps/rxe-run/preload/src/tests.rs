@@ -79,6 +79,9 @@ fn entries_of_classes_are_links_to_devices() {
         let device = "/sys/class/infiniband/rxe0";
         let target = "../../devices/virtual/infiniband/rxe0";
         assert_eq!(fs::read_link(device).unwrap(), Path::new(target));
+        let mut names = ptr::null_mut();
+        // SAFETY: the path is a C string, and the names, which are never freed, go to a pointer of this function.
+        assert_eq!(unsafe { crate::open::scandir(c"/sys/class/infiniband".as_ptr(), &raw mut names, None, None) }, 3);
         let mut buffer = [0_u8; 64];
         // SAFETY: the path is a C string, and the length is that of the buffer.
         let len =
