@@ -14,6 +14,21 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("device/ibv_devices lists it", listed),
         prints("device/its name can be chosen", "--device rxe_b ibv_devices", 0, &["    rxe_b           \t"]),
+        prints("device/rdma dev", "--device rxe_c rdma dev", 0, &["0: rxe_c: node_type ca node_guid 5058:7fff:"]),
+        prints(
+            "device/rdma link",
+            "--device rxe_d rdma link show",
+            0,
+            &["link rxe_d/1 state ACTIVE physical_state LINK_UP netdev lo "],
+        ),
+        prints("device/rdma system", "rdma system show", 0, &["netns shared copy-on-fork on"]),
+        prints(
+            "device/rdma resource",
+            "--device rxe_e rdma resource",
+            0,
+            &["rxe_e: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0"],
+        ),
+        prints("device/rdma changes nothing", "--device rxe_f rdma dev set rxe_f name rxe_g", 1, &["not supported"]),
         Case::new("device/ibv_devinfo -v shows port and addresses", shown),
         Case::new("device/--capture records all packets", captured),
         Case::new("device/two processes without an address have different ones", automatic),

@@ -31,6 +31,8 @@ pub enum Kind {
     RdmaCm = 2,
     /// A completion or asynchronous event channel: only its end matters.
     Channel = 3,
+    /// An RDMA netlink socket. Its handle is our end, a private descriptor.
+    Netlink = 4,
 }
 
 /// A file of the backend. Its handle is not used again.
@@ -53,10 +55,10 @@ pub struct Entry {
     identity: u32,
 }
 
-const KIND: u64 = 0b011;
-const INHERITED: u64 = 0b100;
-const IDENTITY: u32 = 3;
-const IDENTITY_BITS: u32 = 29;
+const KIND: u64 = 0b0111;
+const INHERITED: u64 = 0b1000;
+const IDENTITY: u32 = 4;
+const IDENTITY_BITS: u32 = 28;
 const HANDLE: u32 = IDENTITY + IDENTITY_BITS;
 
 impl Entry {
@@ -70,6 +72,7 @@ impl Entry {
             1 => Kind::Uverbs,
             2 => Kind::RdmaCm,
             3 => Kind::Channel,
+            4 => Kind::Netlink,
             _ => return None,
         };
         let identity = (bits >> IDENTITY) as u32 & ((1 << IDENTITY_BITS) - 1);
@@ -78,7 +81,7 @@ impl Entry {
     }
 
     /// Whether it is the entry of the file with this device and inode number. Another file passes for it with a
-    /// probability of one in 2^29.
+    /// probability of one in 2^28.
     #[must_use]
     pub fn is_of(self, device: u64, inode: u64) -> bool {
         self.identity == identity(device, inode)

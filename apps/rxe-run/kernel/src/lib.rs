@@ -13,6 +13,7 @@
 //! | [`address`] | which address a process takes |
 //! | [`instance`] | the private folder of a process, and the list of all |
 //! | [`sysfs`] | the files that the libraries read |
+//! | [`netlink`] | answers to requests of RDMA netlink |
 //! | [`backend`] | the interface of an adapter to the preload library |
 //! | [`descriptors`] | which descriptors of the process are ours |
 //! | [`settings`] | what `rxe-run` passes in the environment |
@@ -31,6 +32,7 @@ mod gids;
 pub mod inside;
 pub mod instance;
 pub mod local;
+pub mod netlink;
 pub mod polling;
 pub mod rdma_cm;
 pub mod settings;

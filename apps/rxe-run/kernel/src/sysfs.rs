@@ -59,6 +59,15 @@ impl Device {
     }
 }
 
+/// The version of a device's commands.
+#[must_use]
+pub fn abi(device: Device) -> u32 {
+    match device {
+        Device::Uverbs => RXE_ABI,
+        Device::RdmaCm => RDMA_CM_ABI,
+    }
+}
+
 /// A file: its path from the folder, and its text.
 type File = (String, String);
 

@@ -10,6 +10,7 @@ use rxe_uverbs::descriptors::{Entry, Kind};
 use rxe_uverbs::inside::is_inside;
 
 use crate::files::{self, Step, Wait};
+use crate::netlink;
 use crate::process::{DESCRIPTORS, exits_in_another_thread};
 use crate::real;
 
@@ -25,7 +26,7 @@ unsafe extern "C-unwind" {
 pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     match DESCRIPTORS.get(fd) {
         // SAFETY: the caller's arguments.
-        Some(entry) if entry.file.kind != Kind::Channel => unsafe {
+        Some(entry) if matches!(entry.file.kind, Kind::Uverbs | Kind::RdmaCm) => unsafe {
             if is_inside() { write_inside(fd, entry, buffer, length) } else { write_command(fd, entry, buffer, length) }
         },
         // SAFETY: the caller's arguments.
@@ -124,15 +125,17 @@ unsafe fn wait_and_write(fd: c_int, wait: Wait, command: &[u8]) -> ssize_t {
     }
 }
 
-/// Refuses the netlink protocol of RDMA, also where the kernel has it: then the libraries read sysfs.
+/// Opens a socket of RDMA netlink here, also where the kernel has one.
 ///
 /// # Safety
 /// As of `socket` of libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA {
-        Errno::EPROTONOSUPPORT.set();
-        return -1;
+        return netlink::open(kind).unwrap_or_else(|error| {
+            error.set();
+            -1
+        });
     }
     match real::socket.get() {
         // SAFETY: the caller's arguments.

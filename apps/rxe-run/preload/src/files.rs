@@ -13,6 +13,7 @@ use rxe_uverbs::inside::is_inside;
 
 use crate::guard::guarded;
 use crate::log::say;
+use crate::netlink;
 use crate::process::{DESCRIPTORS, Process};
 
 /// Opens a device with the flags of the program. Returns the descriptor.
@@ -192,6 +193,9 @@ fn ended(fd: RawFd, entry: Entry) {
 }
 
 fn closed(process: &Process, file: File) {
+    if file.kind == Kind::Netlink {
+        return netlink::close(file);
+    }
     if process.waits.close(file)
         && let Ok(backend) = process.backend()
     {

@@ -18,7 +18,7 @@ use std::{ptr, thread};
 
 use nix::errno::Errno;
 use nix::unistd::{Pid, Uid, geteuid, getpid, gettid};
-use rxe_uverbs::backend::Backend;
+use rxe_uverbs::backend::{Backend, Objects};
 use rxe_uverbs::descriptors::{Descriptors, PRIVATE};
 use rxe_uverbs::inside::{is_inside, note_cpus};
 use rxe_uverbs::instance::{Info, Instance};
@@ -204,6 +204,12 @@ impl Process {
     /// The folder of our files, below which they have the paths that the program uses.
     pub fn folder(&self) -> &'static [u8] {
         &self.folder_now().path
+    }
+
+    /// What RDMA netlink shows: the device, its port, the objects of the program.
+    pub fn view(&self) -> (&str, &Local, Objects) {
+        let objects = self.backend.get().map(|backend| backend.objects()).unwrap_or_default();
+        (&self.settings.device, &self.local, objects)
     }
 
     /// Whether this is the process that made the adapter, and not a child that shares its memory (vfork).

@@ -6,7 +6,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{DIR, FILE, dirent, size_t, ssize_t, stat as stat_t, stat64 as stat64_t, statx as statx_t};
+use libc::{
+    DIR, FILE, dirent, msghdr, size_t, sockaddr, socklen_t, ssize_t, stat as stat_t, stat64 as stat64_t,
+    statx as statx_t,
+};
 use nix::errno::Errno;
 
 /// A function of the next library. `F` is the type of its pointer.
@@ -112,4 +115,12 @@ real! {
     fn fcntl(c_int, c_int; ...) -> c_int;
     fn fcntl64(c_int, c_int; ...) -> c_int;
     fn socket(c_int, c_int, c_int) -> c_int;
+    fn bind(c_int, *const sockaddr, socklen_t) -> c_int;
+    fn getsockname(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    fn setsockopt(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
+    fn send(c_int, *const c_void, size_t, c_int) -> ssize_t;
+    fn sendto(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t;
+    fn sendmsg(c_int, *const msghdr, c_int) -> ssize_t;
+    fn recvfrom(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+    fn recvmsg(c_int, *mut msghdr, c_int) -> ssize_t;
 }

@@ -484,12 +484,41 @@ fn a_child_that_shares_memory_may_close_its_descriptors() {
 }
 
 #[test]
-fn netlink_of_rdma_is_refused() {
-    // SAFETY: the arguments are numbers.
-    let socket = |domain, protocol| Errno::result(unsafe { libc::socket(domain, libc::SOCK_RAW, protocol) });
-    assert_eq!(socket(libc::AF_NETLINK, libc::NETLINK_RDMA), Err(Errno::EPROTONOSUPPORT));
-    let route = socket(libc::AF_NETLINK, libc::NETLINK_ROUTE).unwrap();
-    close(route).unwrap();
+fn netlink_of_rdma_is_answered() {
+    alone(|| {
+        // SAFETY: the arguments are numbers.
+        let socket = |protocol| Errno::result(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol) });
+        let device = open(UVERBS, libc::O_RDWR).unwrap();
+        let fd = socket(libc::NETLINK_RDMA).unwrap();
+        // SAFETY: plain data of C.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        let mut length = size_of_val(&address) as libc::socklen_t;
+        let at = (&raw mut address).cast::<libc::sockaddr>();
+        // SAFETY: address and length are those of a structure.
+        let named = unsafe { (libc::bind(fd, at, length), libc::getsockname(fd, at, &raw mut length)) };
+        assert_eq!((named, address.nl_pid, length), ((0, 0), std::process::id(), 12));
+        // A dump of the objects: length, type, flags, sequence number, port.
+        let mut request = [0_u32; 4];
+        (request[0], request[1], request[2]) = (16, 0x301 << 16 | 5 << 10 | 9, 77);
+        // SAFETY: pointers and lengths are those of values.
+        let sent = unsafe { libc::sendto(fd, request.as_ptr().cast(), 16, 0, at, 12) };
+        let mut buffer = [0_u8; 4096];
+        // SAFETY: as above.
+        let received = unsafe { libc::recvfrom(fd, buffer.as_mut_ptr().cast(), 4096, 0, at, &raw mut length) };
+        assert_eq!((sent, buffer[8], address.nl_pid, length), (16, 77, 0, 12));
+        let answer = &buffer[..received.cast_unsigned()];
+        let name = answer.windows(3).position(|bytes| bytes == b"qp\0").unwrap();
+        assert_eq!(answer[name + 8..name + 10], [7, 0], "queue pairs");
+        in_child(|| {
+            // SAFETY: as above.
+            let sent = unsafe { libc::send(fd, request.as_ptr().cast(), 16, 0) };
+            assert_eq!((sent, Errno::last()), (-1, Errno::EIO), "a socket of the parent");
+        });
+        close(fd).unwrap();
+        close(device).unwrap();
+        close(socket(libc::NETLINK_ROUTE).unwrap()).unwrap();
+    });
 }
 
 #[test]

@@ -37,7 +37,7 @@ use rxe_proto::Instant;
 use rxe_udp::{OpenError, Waker};
 
 use crate::address::AddressError;
-use crate::backend::{Answer, Backend, Device, Opened};
+use crate::backend::{Answer, Backend, Device, Objects, Opened};
 use crate::descriptors::{Descriptors, File, Kind, PRIVATE, lowest_private};
 use crate::inside::without_signals;
 use crate::instance::Info;
@@ -263,6 +263,10 @@ impl Backend for Adapter {
         &self.local
     }
 
+    fn objects(&self) -> Objects {
+        self.shared.lock().map(|state| state.objects()).unwrap_or_default()
+    }
+
     fn set_folder(&self, folder: &Path, info: Info) {
         if let Err(error) = self.management.serve(folder, info) {
             tracing::warn!("rxe-ctl cannot reach this program: {error}");
@@ -278,7 +282,7 @@ impl Backend for Adapter {
         match file.kind {
             Kind::Uverbs => self.uverbs(file.handle, command),
             Kind::RdmaCm => self.rdma_cm(file.handle, command, byte_read),
-            Kind::Channel => Err(Errno::EINVAL),
+            Kind::Channel | Kind::Netlink => Err(Errno::EINVAL),
         }
     }
 

@@ -22,7 +22,7 @@ use super::groups::Groups;
 use super::share::Node;
 use super::share::socket::claim_port;
 use super::tx::Tx;
-use crate::backend::{Answer, Device};
+use crate::backend::{Answer, Device, Objects};
 use crate::descriptors::{Descriptors, File, Kind};
 use crate::local::Local;
 use crate::rdma_cm::{self, Host, RdmaCm};
@@ -190,6 +190,8 @@ impl State {
             Kind::Uverbs => self.uverbs.close(&mut self.engine, now, file.handle),
             Kind::Channel => self.uverbs.close_channel(file.handle),
             Kind::RdmaCm => self.with_host(now, |rdma_cm, host| rdma_cm.close(host, file.handle)),
+            // It is no file of the adapter.
+            Kind::Netlink => {}
         }
         self.update_groups();
     }
@@ -300,6 +302,11 @@ impl State {
     /// The port of the adapter is down, or up again.
     pub fn port_event(&mut self, event: PortEvent) {
         self.uverbs.port_event(event);
+    }
+
+    /// The objects of the program.
+    pub fn objects(&self) -> Objects {
+        Objects { cm_ids: self.rdma_cm.ids(), ..self.uverbs.objects() }
     }
 
     /// Whether the adapter was shut down.

@@ -190,6 +190,12 @@ impl RdmaCm {
         self.channels.contains_key(&file)
     }
 
+    /// Number of ids.
+    #[must_use]
+    pub fn ids(&self) -> usize {
+        self.ids.len()
+    }
+
     /// Whether an id listens on the port of a service, at whatever address.
     #[must_use]
     pub fn has_listener(&self, service: ServiceId) -> bool {
