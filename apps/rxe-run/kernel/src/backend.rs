@@ -78,6 +78,12 @@ pub trait Backend: Send + Sync {
     /// The `errno` of the program's `write`; `EBADF` when `file` is not open.
     fn write(&self, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno>;
 
+    /// Executes the command of `RDMA_VERBS_IOCTL` at an address of the program.
+    ///
+    /// # Errors
+    /// The `errno` of the program's `ioctl`.
+    fn ioctl(&self, file: File, at: u64) -> Result<(), Errno>;
+
     /// A command of a signal handler that has interrupted a call of this interface in its thread, so that locks may be held. Returns
     /// whether it will be done: that is so for a doorbell.
     fn interrupting(&self, file: File, command: &[u8]) -> bool;

@@ -1,6 +1,6 @@
-//! `write` and `socket`.
+//! `write`, `ioctl` and `socket`.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::{ptr, slice};
 
 use libc::{size_t, ssize_t};
@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use rxe_uverbs::backend::Answer;
 use rxe_uverbs::descriptors::{Entry, Kind};
 use rxe_uverbs::inside::is_inside;
+use rxe_uverbs::uverbs::RDMA_VERBS_IOCTL;
 
 use crate::files::{self, Step, Wait};
 use crate::netlink;
@@ -122,6 +123,29 @@ unsafe fn wait_and_write(fd: c_int, wait: Wait, command: &[u8]) -> ssize_t {
                 return fails(error);
             }
         }
+    }
+}
+
+/// The argument is passed on as it is: when the caller passes none it has an arbitrary value, and the real function ignores it.
+///
+/// # Safety
+/// As of `ioctl` of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+    if request == RDMA_VERBS_IOCTL
+        && !is_inside()
+        && let Some(entry) = DESCRIPTORS.get(fd).filter(|entry| entry.file.kind == Kind::Uverbs)
+        && files::is_open(fd, entry)
+    {
+        return match files::ioctl(entry, argument as u64) {
+            Ok(()) => 0,
+            Err(error) => fails(error) as c_int,
+        };
+    }
+    match real::ioctl.get() {
+        // SAFETY: the caller's arguments.
+        Some(ioctl) => unsafe { ioctl(fd, request, argument) },
+        None => -1,
     }
 }
 

@@ -136,6 +136,11 @@ impl Backend for Adapter {
         });
     }
 
+    fn ioctl(&self, file: File, at: u64) -> Result<(), Errno> {
+        seen(|seen| seen.commands.push((file, at.to_ne_bytes().to_vec())));
+        Ok(())
+    }
+
     fn interrupting(&self, file: File, command: &[u8]) -> bool {
         let is_doorbell = command == DOORBELL;
         if is_doorbell {

@@ -77,6 +77,14 @@ pub fn interrupting_command(entry: Entry, command: &[u8]) -> Result<(), Errno> {
     if process.backend()?.interrupting(entry.file, command) { Ok(()) } else { Err(Errno::EDEADLK) }
 }
 
+/// Executes the command of the verbs device's ioctl at an address of the program.
+pub fn ioctl(entry: Entry, at: u64) -> Result<(), Errno> {
+    guarded(|| {
+        let process = Process::current().filter(|_| !entry.inherited).ok_or_else(of_the_parent)?;
+        process.backend()?.ioctl(entry.file, at)
+    })
+}
+
 /// The action of a `write`.
 pub enum Step {
     /// Return the number of bytes.

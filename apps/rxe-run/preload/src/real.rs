@@ -2,7 +2,7 @@
 //!
 //! Each is looked up at its first use: programs call these functions before `main` and in signal handlers.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -114,6 +114,7 @@ real! {
     fn dup3(c_int, c_int, c_int) -> c_int;
     fn fcntl(c_int, c_int; ...) -> c_int;
     fn fcntl64(c_int, c_int; ...) -> c_int;
+    fn ioctl(c_int, c_ulong; ...) -> c_int;
     fn socket(c_int, c_int, c_int) -> c_int;
     fn bind(c_int, *const sockaddr, socklen_t) -> c_int;
     fn getsockname(c_int, *mut sockaddr, *mut socklen_t) -> c_int;

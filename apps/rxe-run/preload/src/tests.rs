@@ -17,6 +17,7 @@ use rxe_uverbs::adapter::AdapterError;
 use rxe_uverbs::address::AddressError;
 use rxe_uverbs::descriptors::File;
 use rxe_uverbs::inside::set_inside;
+use rxe_uverbs::uverbs::RDMA_VERBS_IOCTL;
 
 use crate::adapter::{DOORBELL, ERROR, MISSED, PANIC, PRIVATE, TAKE, seen};
 use crate::process::{DESCRIPTORS, Process, set_exiting};
@@ -480,6 +481,26 @@ fn a_child_that_shares_memory_may_close_its_descriptors() {
         assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
         assert_eq!(write(fd, b"command"), Ok(7));
         assert_eq!(closed(), []);
+    });
+}
+
+#[test]
+fn the_ioctl_of_a_verbs_device_reaches_the_adapter() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let mut bytes = 7_i32;
+        // SAFETY: the adapter of these tests does not look at the address; FIONREAD writes a number.
+        let results = unsafe {
+            (libc::ioctl(fd, RDMA_VERBS_IOCTL, 0x1234_5678_9ABC_usize), libc::ioctl(fd, libc::FIONREAD, &raw mut bytes))
+        };
+        assert_eq!((results, bytes), ((0, 0), 0), "the second one is the kernel's");
+        let command = (file(fd), 0x1234_5678_9ABC_u64.to_ne_bytes().to_vec());
+        assert_eq!(seen(|seen| seen.commands.clone()), [command]);
+        in_child(|| {
+            // SAFETY: as above.
+            let result = unsafe { libc::ioctl(fd, RDMA_VERBS_IOCTL, 8_usize) };
+            assert_eq!((result, Errno::last()), (-1, Errno::EIO), "a device of the parent");
+        });
     });
 }
 

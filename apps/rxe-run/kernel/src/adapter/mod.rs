@@ -286,6 +286,10 @@ impl Backend for Adapter {
         }
     }
 
+    fn ioctl(&self, file: File, at: u64) -> Result<(), Errno> {
+        self.shared.lock()?.uverbs_ioctl(file.handle, at)
+    }
+
     fn interrupting(&self, file: File, command: &[u8]) -> bool {
         let is_doorbell = file.kind == Kind::Uverbs && Uverbs::is_doorbell(command);
         if is_doorbell {

@@ -217,6 +217,15 @@ impl State {
         Ok(self.uverbs.take_new_channel())
     }
 
+    /// Executes a command of the verbs device's ioctl.
+    ///
+    /// # Errors
+    /// Those of `ioctl`.
+    pub fn uverbs_ioctl(&self, handle: u32, at: u64) -> Result<(), Errno> {
+        self.check_running()?;
+        self.uverbs.ioctl(&self.engine, handle, at)
+    }
+
     /// Looks into the send queues of all queue pairs, as if each had a doorbell.
     pub fn ring_all(&mut self) {
         self.uverbs.ring_all();
