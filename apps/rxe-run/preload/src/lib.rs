@@ -7,7 +7,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `paths` | which paths are ours, and where their files are |
-//! | `open`, `status`, `calls`, `numbers`, `netlink` | the functions that programs call instead of libc's |
+//! | `open`, `walks`, `status`, `calls`, `numbers`, `netlink` | the functions that programs call instead of libc's |
 //! | `real` | the functions of the next library |
 //! | `process`, `fork_marker` | what this process has of ours, from its first use to the end or a fork |
 //! | `files`, `waits` | open devices: commands, waits for events, ends |
@@ -44,3 +44,4 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod waits;
+mod walks;

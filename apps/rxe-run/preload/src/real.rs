@@ -7,10 +7,12 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    DIR, FILE, dirent, msghdr, size_t, sockaddr, socklen_t, ssize_t, stat as stat_t, stat64 as stat64_t,
+    DIR, FILE, dirent, glob_t, msghdr, size_t, sockaddr, socklen_t, ssize_t, stat as stat_t, stat64 as stat64_t,
     statx as statx_t,
 };
 use nix::errno::Errno;
+
+use crate::walks::{GlobError, Visit};
 
 /// A function of the next library. `F` is the type of its pointer.
 pub struct Real<F> {
@@ -77,6 +79,10 @@ real! {
     fn opendir(*const c_char) -> *mut DIR;
     fn scandir(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
     fn scandir64(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
+    fn glob(*const c_char, c_int, GlobError, *mut glob_t) -> c_int;
+    fn glob64(*const c_char, c_int, GlobError, *mut glob_t) -> c_int;
+    fn nftw(*const c_char, Visit, c_int, c_int) -> c_int;
+    fn nftw64(*const c_char, Visit, c_int, c_int) -> c_int;
     fn access(*const c_char, c_int) -> c_int;
     fn eaccess(*const c_char, c_int) -> c_int;
     fn euidaccess(*const c_char, c_int) -> c_int;

@@ -1,7 +1,7 @@
 //! The functions as a program calls them: this test program has them in place of libc's. Each test is a process of its own, as a
 //! process has one adapter.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -21,6 +21,7 @@ use rxe_uverbs::uverbs::RDMA_VERBS_IOCTL;
 
 use crate::adapter::{DOORBELL, ERROR, MISSED, PANIC, PRIVATE, TAKE, seen};
 use crate::process::{DESCRIPTORS, Process, set_exiting};
+use crate::walks;
 
 const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
 const RDMA_CM: &CStr = c"/dev/infiniband/rdma_cm";
@@ -481,6 +482,48 @@ fn a_child_that_shares_memory_may_close_its_descriptors() {
         assert_eq!(waitpid(child, None), Ok(WaitStatus::Exited(child, 0)));
         assert_eq!(write(fd, b"command"), Ok(7));
         assert_eq!(closed(), []);
+    });
+}
+
+/// Paths that a walk has shown, with the names in them.
+static SHOWN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+unsafe extern "C-unwind" fn show(
+    path: *const c_char,
+    _: *const libc::stat,
+    _: c_int,
+    place: *mut walks::Place,
+) -> c_int {
+    // SAFETY: nftw passes a C string and a place in it.
+    let (path, name) = unsafe { (CStr::from_ptr(path), CStr::from_ptr(path.add((*place).base as usize))) };
+    SHOWN.lock().unwrap().push(format!("{} {}", path.to_str().unwrap(), name.to_str().unwrap()));
+    0
+}
+
+#[test]
+fn patterns_and_walks_have_the_paths_that_programs_know() {
+    alone(|| {
+        // SAFETY: plain data of C, of which the paths live until the end of the test.
+        let mut result: libc::glob_t = unsafe { std::mem::zeroed() };
+        let pattern = c"/sys/class/infiniband/*/ports/*/state";
+        // SAFETY: the pattern is a C string.
+        let outcome = unsafe { walks::glob(pattern.as_ptr(), 0, None, &raw mut result) };
+        assert_eq!((outcome, result.gl_pathc), (0, 1));
+        // SAFETY: there is a path.
+        let found = |result: &libc::glob_t| unsafe { CStr::from_ptr(*result.gl_pathv) }.to_str().unwrap().to_owned();
+        assert_eq!(found(&result), "/sys/class/infiniband/rxe0/ports/1/state");
+        // SAFETY: as above; glob reads the paths of the first call.
+        let outcome = unsafe { walks::glob(c"/dev/infiniband/r*".as_ptr(), libc::GLOB_APPEND, None, &raw mut result) };
+        assert_eq!(
+            (outcome, result.gl_pathc, found(&result).as_str()),
+            (0, 2, "/sys/class/infiniband/rxe0/ports/1/state")
+        );
+
+        let root = c"/sys/class/infiniband/rxe0/ports/1/pkeys";
+        // SAFETY: the path is a C string, and the function one for nftw.
+        assert_eq!(unsafe { walks::nftw(root.as_ptr(), show, 4, 0) }, 0);
+        let root = root.to_str().unwrap();
+        assert_eq!(*SHOWN.lock().unwrap(), [format!("{root} pkeys"), format!("{root}/0 0")]);
     });
 }
 
