@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use rustix::thread::sched_getcpu;
+use nix::sched::sched_getcpu;
 
 use crate::user;
 
@@ -34,7 +34,8 @@ pub static THREAD_CPU: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// Notes the CPU of this thread, the library's.
 pub fn note_cpu() {
-    THREAD_CPU.store(sched_getcpu() as u32, Ordering::Relaxed);
+    // libc's function, and no other one: under valgrind there is no vDSO.
+    THREAD_CPU.store(sched_getcpu().map_or(u32::MAX, |cpu| cpu as u32), Ordering::Relaxed);
 }
 
 /// Sets the wrappers, once for the process.

@@ -1,7 +1,7 @@
 //! Open devices: commands, waits for events, ends.
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
@@ -13,7 +13,6 @@ use rxe_uverbs::inside::is_inside;
 
 use crate::guard::guarded;
 use crate::log::say;
-use crate::netlink;
 use crate::process::{DESCRIPTORS, Process};
 
 /// Opens a device with the flags of the program. Returns the descriptor.
@@ -202,7 +201,8 @@ fn ended(fd: RawFd, entry: Entry) {
 
 fn closed(process: &Process, file: File) {
     if file.kind == Kind::Netlink {
-        return netlink::close(file);
+        // SAFETY: `netlink` has left our end of the socket, which has this number, open for this, and a file is closed once.
+        return drop(unsafe { OwnedFd::from_raw_fd(file.handle.cast_signed()) });
     }
     if process.waits.close(file)
         && let Ok(backend) = process.backend()

@@ -4,7 +4,7 @@
 //! it is sent, into the other end. What a Unix socket does not have, addresses and options of netlink, is made here.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::{ptr, slice};
 
 use libc::{iovec, msghdr, size_t, sockaddr, sockaddr_nl, socklen_t, ssize_t};
@@ -38,15 +38,10 @@ pub fn open(kind: c_int) -> Result<c_int, Errno> {
         let (program, ours) = socketpair(AddressFamily::Unix, SockType::Datagram, None, flags)?;
         let ours = out_of_the_way(ours);
         DESCRIPTORS.insert(&program, File { kind: Kind::Netlink, handle: ours.as_raw_fd().cast_unsigned() })?;
-        let _until_it_is_closed = ours.into_raw_fd();
+        // `files` closes it when the program has closed the last descriptor of its own.
+        let _open = ours.into_raw_fd();
         Ok(program.into_raw_fd())
     })
-}
-
-/// The program has closed the last descriptor of a socket.
-pub fn close(file: File) {
-    // SAFETY: the number is that of `open`, which has left it open, and a file is closed once.
-    drop(unsafe { OwnedFd::from_raw_fd(file.handle.cast_signed()) });
 }
 
 /// The entry of a socket of ours.

@@ -12,8 +12,6 @@ use libc::{
 };
 use nix::errno::Errno;
 
-use crate::walks::{GlobError, Visit};
-
 /// A function of the next library. `F` is the type of its pointer.
 pub struct Real<F> {
     name: &'static CStr,
@@ -50,6 +48,20 @@ impl<F: Copy> Real<F> {
 pub type Filter = Option<unsafe extern "C-unwind" fn(*const dirent) -> c_int>;
 /// Of `scandir`: their order.
 pub type Compare = Option<unsafe extern "C-unwind" fn(*mut *const dirent, *mut *const dirent) -> c_int>;
+
+/// What `glob` calls for an error.
+pub type GlobError = Option<unsafe extern "C-unwind" fn(*const c_char, c_int) -> c_int>;
+
+/// `struct FTW`: where a file is.
+#[repr(C)]
+pub struct Place {
+    /// Index of the name in the path.
+    pub base: c_int,
+    level: c_int,
+}
+
+/// What `nftw` calls for each file.
+pub type Visit = unsafe extern "C-unwind" fn(*const c_char, *const stat_t, c_int, *mut Place) -> c_int;
 
 macro_rules! real {
     ($(fn $name:ident($($argument:ty),* $(; $variadic:tt)?) -> $result:ty;)*) => { $(

@@ -21,6 +21,7 @@ use rxe_uverbs::uverbs::RDMA_VERBS_IOCTL;
 
 use crate::adapter::{DOORBELL, ERROR, MISSED, PANIC, PRIVATE, TAKE, seen};
 use crate::process::{DESCRIPTORS, Process, set_exiting};
+use crate::real::Place;
 use crate::walks;
 
 const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
@@ -488,12 +489,7 @@ fn a_child_that_shares_memory_may_close_its_descriptors() {
 /// Paths that a walk has shown, with the names in them.
 static SHOWN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
 
-unsafe extern "C-unwind" fn show(
-    path: *const c_char,
-    _: *const libc::stat,
-    _: c_int,
-    place: *mut walks::Place,
-) -> c_int {
+unsafe extern "C-unwind" fn show(path: *const c_char, _: *const libc::stat, _: c_int, place: *mut Place) -> c_int {
     // SAFETY: nftw passes a C string and a place in it.
     let (path, name) = unsafe { (CStr::from_ptr(path), CStr::from_ptr(path.add((*place).base as usize))) };
     SHOWN.lock().unwrap().push(format!("{} {}", path.to_str().unwrap(), name.to_str().unwrap()));

@@ -9,10 +9,7 @@ use libc::{glob_t, stat as stat_t};
 use crate::open::{inside, own};
 use crate::paths;
 use crate::process::Process;
-use crate::real;
-
-/// What `glob` calls for an error.
-pub type GlobError = Option<unsafe extern "C-unwind" fn(*const c_char, c_int) -> c_int>;
+use crate::real::{self, GlobError, Place, Visit};
 
 /// # Safety
 /// As of `glob` of libc.
@@ -70,17 +67,6 @@ macro_rules! glob_functions {
 }
 
 glob_functions!(glob, glob64);
-
-/// `struct FTW`: where a file is.
-#[repr(C)]
-pub struct Place {
-    /// Index of the name in the path.
-    pub base: c_int,
-    level: c_int,
-}
-
-/// What `nftw` calls for each file.
-pub type Visit = unsafe extern "C-unwind" fn(*const c_char, *const stat_t, c_int, *mut Place) -> c_int;
 
 thread_local! {
     /// The function of the program, while this thread is in a call of `nftw` for our files.
