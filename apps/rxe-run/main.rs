@@ -9,7 +9,7 @@ mod library;
 mod list;
 mod program;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -69,8 +69,15 @@ fn run() -> Result<String, Error> {
 fn start(run: Run) -> Result<StartError, Error> {
     let library = library::find()?;
     let path = program::find(&run.program)?;
-    if let Some(reason) = program::does_not_load(&path, &library) {
+    if let Some(reason) = program::warning(&path, &library) {
         let _ = writeln!(io::stderr(), "rxe-run: warning: {} {reason}", path.display());
+    }
+    if let Some(argument) = run.arguments.iter().find(|argument| drops(argument, &library)) {
+        let _ = writeln!(
+            io::stderr(),
+            "rxe-run: warning: {} takes librxe_verbs.so from the program: set LD_PRELOAD for rxe-run, which keeps both",
+            argument.display()
+        );
     }
     let mut command = Command::new(&path);
     command
@@ -91,6 +98,13 @@ fn start(run: Run) -> Result<StartError, Error> {
     Ok(StartError::NotExecutable(path, command.exec()))
 }
 
+/// Whether an argument, as of `env`, sets LD_PRELOAD to libraries without ours.
+fn drops(argument: &OsStr, library: &Path) -> bool {
+    let libraries = argument.as_encoded_bytes().strip_prefix(b"LD_PRELOAD=");
+    let ours = library.as_os_str().as_encoded_bytes();
+    libraries.is_some_and(|libraries| !libraries.split(|byte| b": ".contains(byte)).any(|entry| entry == ours))
+}
+
 /// The libraries to preload: ours after those that are there already, as a sanitizer has to be the first.
 fn preload(before: Option<OsString>, library: &Path) -> OsString {
     let mut libraries = before.unwrap_or_default();
@@ -108,6 +122,13 @@ fn preload(before: Option<OsString>, library: &Path) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_argument_that_sets_other_libraries_is_found() {
+        let drops = |argument: &str| drops(OsStr::new(argument), Path::new("/lib/us.so"));
+        assert!(drops("LD_PRELOAD=") && drops("LD_PRELOAD=/lib/asan.so") && drops("LD_PRELOAD=/lib/us.so.1"));
+        assert!(!drops("LD_PRELOAD=/lib/asan.so:/lib/us.so") && !drops("XLD_PRELOAD=") && !drops("--"));
+    }
 
     #[test]
     fn libraries_that_are_preloaded_already_stay_in_front() {

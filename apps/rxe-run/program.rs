@@ -54,8 +54,8 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, StartError> {
     found.ok_or_else(|| StartError::NotFound(name.to_owned()))
 }
 
-/// Why the program will not load `library`, as the end of a sentence, if it will not. What cannot be read is left to the loader.
-pub fn does_not_load(program: &Path, library: &Path) -> Option<String> {
+/// Why the program will not load `library`, or not pass all calls through it, as the end of a sentence, if that is so. What cannot be read is left to the loader.
+pub fn warning(program: &Path, library: &Path) -> Option<String> {
     const CONSEQUENCE: &str = "does not load librxe_verbs.so, so it sees no device of rxe-run";
     if program.metadata().is_ok_and(|meta| changes_user(&meta, geteuid().as_raw(), getegid().as_raw())) {
         return Some(format!("runs with the rights of another user and {CONSEQUENCE}: run it as that user"));
@@ -69,6 +69,10 @@ pub fn does_not_load(program: &Path, library: &Path) -> Option<String> {
         Some(loader) if loader.contains("ld-musl") => {
             Some(format!("is linked with musl and {CONSEQUENCE}: link it with glibc"))
         }
+        Some(_) if elf.is_go => Some(
+            "is a program of Go, whose own system calls pass by librxe_verbs.so: only what it does in C, by libibverbs, sees the device"
+                .to_owned(),
+        ),
         Some(_) => None,
     }
 }
@@ -138,19 +142,19 @@ mod tests {
     #[test]
     fn a_static_program_is_told_apart() {
         let own = std::env::current_exe().unwrap();
-        assert_eq!(does_not_load(&own, &own), None);
+        assert_eq!(warning(&own, &own), None);
         let folder = temporary("static");
         let file = folder.join("tool");
         let mut program = std::fs::read(&own).unwrap();
         // No program headers, and so no interpreter.
         program[56..58].fill(0);
         std::fs::write(&file, &program).unwrap();
-        assert!(does_not_load(&file, &own).unwrap().starts_with("is linked statically and does not load"));
+        assert!(warning(&file, &own).unwrap().starts_with("is linked statically and does not load"));
         program[18] ^= 1;
         std::fs::write(&file, &program).unwrap();
-        assert!(does_not_load(&file, &own).unwrap().starts_with("is for another architecture and"));
+        assert!(warning(&file, &own).unwrap().starts_with("is for another architecture and"));
         std::fs::write(&file, "#!/bin/sh\n").unwrap();
-        assert_eq!(does_not_load(&file, &own), None);
+        assert_eq!(warning(&file, &own), None);
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -14,6 +14,21 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("device/ibv_devices lists it", listed),
         prints("device/its name can be chosen", "--device rxe_b ibv_devices", 0, &["    rxe_b           \t"]),
+        prints("device/rdma dev", "--device rxe_c rdma dev", 0, &["0: rxe_c: node_type ca node_guid 5058:7fff:"]),
+        prints(
+            "device/rdma link",
+            "--device rxe_d rdma link show",
+            0,
+            &["link rxe_d/1 state ACTIVE physical_state LINK_UP netdev lo "],
+        ),
+        prints("device/rdma system", "rdma system show", 0, &["netns shared copy-on-fork on"]),
+        prints(
+            "device/rdma resource",
+            "--device rxe_e rdma resource",
+            0,
+            &["rxe_e: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0"],
+        ),
+        prints("device/rdma changes nothing", "--device rxe_f rdma dev set rxe_f name rxe_g", 1, &["not supported"]),
         Case::new("device/ibv_devinfo -v shows port and addresses", shown),
         Case::new("device/--capture records all packets", captured),
         Case::new("device/two processes without an address have different ones", automatic),
@@ -58,14 +73,15 @@ fn captured(place: &Place) -> Check {
     }
 }
 
-/// Both processes open the device, as one that only looks at it has no address, and keep it until they get a line.
+/// Both processes open the device, and keep it until they get a line or this shell has ended. Processes in other namespaces may have the
+/// same addresses.
 fn automatic(place: &Place) -> Check {
     let script = "
         exec 3<>first 4<>second
         opens=\"import pyverbs.device as d, sys; c = d.Context(name='rxe0'); sys.stdin.readline()\"
-        $run /usr/bin/python3 -c \"$opens\" <&3 &
-        $run /usr/bin/python3 -c \"$opens\" <&4 &
-        until [ $($run --list | grep -c '^127.0.0.[12] ') = 2 ]; do sleep 0.01; done
+        $run /usr/bin/python3 -c \"$opens\" <first & first=$!
+        $run /usr/bin/python3 -c \"$opens\" <second & second=$!
+        until [ $($run --list | grep -cE \"^127.0.0.[12] .* ($first|$second) \") = 2 ]; do sleep 0.01; done
         $run --list
         echo >first; echo >second; wait; rm first second";
     let script = format!("umask 0 && mkfifo first second && {{ {script}; }}");

@@ -30,6 +30,12 @@ pub fn cases() -> Vec<Case> {
             0,
             &["warning: /bin/busybox is linked statically and does not load"],
         ),
+        prints(
+            "rxe-run/arguments that take the library away",
+            "env LD_PRELOAD= true",
+            0,
+            &["warning: LD_PRELOAD= takes librxe_verbs.so from the program: set LD_PRELOAD for rxe-run"],
+        ),
         prints("rxe-run/a device of another driver", "--device mlx5_0 true", 2, &["a name that begins with rxe"]),
         prints(
             "rxe-run/an address of no interface",

@@ -5,10 +5,11 @@ use crate::client_output::Wants;
 use crate::pair::Pair;
 
 /// Kind, flags, size of a message, number of messages.
-static PAIRS: [(&str, &str, u64, u64); 21] = [
+static PAIRS: [(&str, &str, u64, u64); 23] = [
     ("rc", "", 4096, 1000),
     ("rc", " -e", 4096, 1000),
     ("rc", " -c -n 100", 4096, 100),
+    ("rc", " -g 0 -n 100", 4096, 100),
     ("rc", " -s 1 -n 100", 1, 100),
     ("rc", " -s 1000001 -n 10", 1_000_001, 10),
     ("rc", " -s 20000 -m 4096 -n 100", 20_000, 100),
@@ -20,6 +21,7 @@ static PAIRS: [(&str, &str, u64, u64); 21] = [
     ("ud", "", 1024, 1000),
     ("ud", " -e", 1024, 1000),
     ("ud", " -c -n 100", 1024, 100),
+    ("ud", " -g 0 -n 100", 1024, 100),
     ("ud", " -s 1 -n 100", 1, 100),
     ("ud", " -s 4096 -n 100", 4096, 100),
     ("srq", "", 4096, 1000),

@@ -15,9 +15,13 @@ use crate::place::{Place, expect_code};
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("process/a signal handler posts work requests while memory is registered", handler),
+        Case::new("process/messages are exchanged while memory is registered", registers),
         Case::new("process/a library destroys its objects at the end", |place| exits(place, false)),
         Case::new("process/a thread of a library destroys its objects at the end", |place| exits(place, true)),
         Case::new("process/a thread that is pinned shares its CPU with no thread of the library", pinned),
+        Case::new("process/a child uses memory that is registered after ibv_fork_init", |place| forks(place, false)),
+        Case::new("process/a child uses memory that is registered with RDMAV_FORK_SAFE", |place| forks(place, true)),
+        Case::new("process/polls of a library that was loaded as a plugin yield the CPU", polls),
     ]
 }
 
@@ -36,6 +40,16 @@ fn handler(place: &Place) -> Check {
     let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
     expect_code(&done, 0)?;
     if done.stdout == "posted and completed, refused 0\n" { Ok(()) } else { Err(done.stdout) }
+}
+
+/// The list of mappings is read without the lock. Under it there were 40 messages for each registration, and now there are 200 or more.
+fn registers(place: &Place) -> Check {
+    let program = place.work().join("registers");
+    compile(place, "registers.c", &program, &["-libverbs", "-lpthread"])?;
+    let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
+    expect_code(&done, 0)?;
+    let messages = done.stdout.split(' ').next().and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+    if messages > 3000 { Ok(()) } else { Err(done.stdout) }
 }
 
 fn exits(place: &Place, by_thread: bool) -> Check {
@@ -57,6 +71,27 @@ fn exits(place: &Place, by_thread: bool) -> Check {
     }
     // A wait at each of the calls took 40 seconds.
     if begin.elapsed() < Duration::from_secs(10) { Ok(()) } else { Err(format!("it took {:?}", begin.elapsed())) }
+}
+
+fn polls(place: &Place) -> Check {
+    let program = place.work().join("polls");
+    compile(place, "polls.c", &program, &["-ldl"])?;
+    let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
+    expect_code(&done, 0)?;
+    let expected = "provider provider\nwrapped wrapped\nfailed 0, polled 0, started 2\n";
+    if done.stdout == expected { Ok(()) } else { Err(done.stdout) }
+}
+
+fn forks(place: &Place, by_variable: bool) -> Check {
+    let program = place.work().join(if by_variable { "forks-by-variable" } else { "forks" });
+    compile(place, "forks.c", &program, &["-libverbs"])?;
+    let mut command = place.program(place.address(), &program.display().to_string());
+    if by_variable {
+        command.env("RDMAV_FORK_SAFE", "1");
+    }
+    let done = run(&mut command, LIMIT)?;
+    expect_code(&done, 0)?;
+    if done.stdout == "status 0x700, fork is free\n" { Ok(()) } else { Err(done.stdout) }
 }
 
 /// Says whether all threads but the main one, which is pinned when it opens the device, may use all CPUs.

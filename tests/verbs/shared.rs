@@ -1,6 +1,8 @@
 //! Several processes at one address.
 
-use rxe_testkit::process::Program;
+use std::net::Ipv4Addr;
+
+use rxe_testkit::process::{Program, run};
 
 use crate::Check;
 use crate::case::Case;
@@ -24,6 +26,8 @@ pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = pairs.into_iter().map(|pair| pair.at_one_address().case("shared")).collect();
     cases.push(Case::new("shared/processes that start together all open the device", together));
     cases.push(Case::new("shared/the address outlives its first process", outlives));
+    cases.push(Case::new("shared/a port has one listener", listener));
+    cases.push(Case::new("shared/READs take at most twice the time of those between two addresses", reads));
     cases
 }
 
@@ -38,6 +42,49 @@ fn together(place: &Place) -> Check {
         }
     }
     Ok(())
+}
+
+/// The second process could listen too, and no request ever reached it.
+fn listener(place: &Place) -> Check {
+    let address = place.address();
+    let command = format!("rping -s -a {address} -v");
+    let mut first = Program::start(&mut place.program(address, &command))?;
+    until_ready(&mut first, Ready::Command(Command::Listen), 0)?;
+    let second = run(&mut place.program(address, &command), LIMIT)?;
+    if second.code != 0 && second.stderr.contains("rdma_bind_addr: Address already in use") {
+        return Ok(());
+    }
+    Err(format!("exit code {}: {}", second.code, second.stderr))
+}
+
+/// A guest's port was full of what the owner sent, and whole batches of responses were dropped: up to 55 times as long. Each kind of pair has
+/// as many runs, as other tests are running.
+fn reads(place: &Place) -> Check {
+    let (mut apart, mut together) = (0.0_f64, 0.0_f64);
+    for _ in 0..6 {
+        let (server, client) = (place.address(), place.address());
+        apart = apart.max(read_bandwidth(place, server, client)?);
+        together = together.max(read_bandwidth(place, server, server)?);
+        if together > 0.0 && 2.0 * together >= apart {
+            return Ok(());
+        }
+    }
+    Err(format!("{together} MiB/s at one address, {apart} at two"))
+}
+
+/// MiB/s of READs of 1 MiB.
+fn read_bandwidth(place: &Place, server: Ipv4Addr, client: Ipv4Addr) -> Result<f64, String> {
+    let port = sockets::free_port()?;
+    let command = format!("ib_read_bw -F -p {port} -s 1048576 -n 100");
+    let mut serving = Program::start(&mut place.program(server, &command))?;
+    until_ready(&mut serving, Ready::Tcp, port)?;
+    let done = run(&mut place.program(client, &format!("{command} {server}")), LIMIT)?;
+    expect_code(&done, 0)?;
+    expect_code(&serving.finish(LIMIT)?, 0)?;
+    // Bytes, iterations, peak, average.
+    let row = done.stdout.lines().find_map(|line| line.trim_start().strip_prefix("1048576"));
+    let average = row.and_then(|row| row.split_whitespace().nth(2)?.parse().ok());
+    average.ok_or_else(|| format!("no row of figures: {}", done.stdout))
 }
 
 /// A server and a client are guests of a third process, which is killed while they work.

@@ -131,16 +131,14 @@ fn for_reception(socket: &UdpSocket, config: &UdpConfig) -> io::Result<bool> {
     }
 }
 
-/// Properties of outgoing datagrams that are options of the socket. A control message for each datagram would cost more, as these
-/// rarely change.
+/// Properties of outgoing datagrams that are options of the socket, as they rarely change: a control message for each datagram would cost
+/// more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SendOptions {
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     /// Whether the destination is a multicast group, which has a hop limit of its own.
     pub(crate) multicast: bool,
-    /// Longer datagrams are sent in segments of this length; 0 for no segmentation.
-    pub(crate) segment: u16,
     pub(crate) checksums: Checksums,
 }
 
@@ -150,17 +148,11 @@ pub(crate) struct AppliedOptions {
     traffic_class: Option<u8>,
     unicast_hops: Option<u8>,
     multicast_hops: Option<u8>,
-    segment: u16,
     /// As far as datagrams have demanded something.
     checksums: Option<bool>,
 }
 
 impl AppliedOptions {
-    /// Segment length that the socket has.
-    pub(crate) fn segment(&self) -> u16 {
-        self.segment
-    }
-
     /// Sets the options that differ.
     pub(crate) fn apply(&mut self, socket: &UdpSocket, ipv4: bool, options: SendOptions) -> nix::Result<()> {
         if self.traffic_class != Some(options.traffic_class) {
@@ -196,10 +188,6 @@ impl AppliedOptions {
                 false => setsockopt(socket, Ipv6NoChecksumTx, &!on)?,
             }
             self.checksums = checksums;
-        }
-        if self.segment != options.segment {
-            setsockopt(socket, sockopt::UdpGsoSegment, &i32::from(options.segment))?;
-            self.segment = options.segment;
         }
         Ok(())
     }

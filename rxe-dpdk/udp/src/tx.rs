@@ -1,5 +1,6 @@
 //! Transmission: frames are staged in one arena, and leave with one call of sendmmsg per burst.
 
+mod messages;
 mod plan;
 
 use std::fmt;
@@ -146,12 +147,7 @@ impl UdpTx {
     fn send(&mut self, head: usize) -> usize {
         let frames = self.staged.get(head..).unwrap_or_default();
         let frames = &frames[..frames.len().min(BURST)];
-        let context = plan::Context {
-            source: self.address,
-            scope: self.scope,
-            segmentation: &self.segmentation,
-            applied: self.options.segment(),
-        };
+        let context = plan::Context { source: self.address, scope: self.scope, segmentation: &self.segmentation };
         let Some(options) = self.plan.make(&context, &self.arena, frames) else {
             self.stats.foreign.inc();
             return 1;

@@ -37,6 +37,19 @@ pub enum Answer {
     ReadByte,
 }
 
+/// Numbers of objects that a program has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Objects {
+    pub pds: usize,
+    pub cqs: usize,
+    pub qps: usize,
+    pub cm_ids: usize,
+    pub mrs: usize,
+    pub contexts: usize,
+    pub srqs: usize,
+}
+
 /// The kernel's side of one process: an adapter with one address.
 ///
 /// The program's threads call it at any time, and concurrently. It is made when the program opens a device or, without an address in
@@ -44,6 +57,9 @@ pub enum Answer {
 pub trait Backend: Send + Sync {
     /// The address of the adapter, which is in the files of sysfs.
     fn local(&self) -> &Local;
+
+    /// The objects of the program.
+    fn objects(&self) -> Objects;
 
     /// The process is known to others by `info`, and has this folder, in which it may be managed from now on.
     fn set_folder(&self, folder: &Path, info: Info);
@@ -61,6 +77,12 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// The `errno` of the program's `write`; `EBADF` when `file` is not open.
     fn write(&self, file: File, command: &[u8], byte_read: bool) -> Result<Answer, Errno>;
+
+    /// Executes the command of `RDMA_VERBS_IOCTL` at an address of the program.
+    ///
+    /// # Errors
+    /// The `errno` of the program's `ioctl`.
+    fn ioctl(&self, file: File, at: u64) -> Result<(), Errno>;
 
     /// A command of a signal handler that has interrupted a call of this interface in its thread, so that locks may be held. Returns
     /// whether it will be done: that is so for a doorbell.

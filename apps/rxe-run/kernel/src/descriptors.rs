@@ -31,6 +31,8 @@ pub enum Kind {
     RdmaCm = 2,
     /// A completion or asynchronous event channel: only its end matters.
     Channel = 3,
+    /// An RDMA netlink socket. Its handle is our end, a private descriptor.
+    Netlink = 4,
 }
 
 /// A file of the backend. Its handle is not used again.
@@ -53,10 +55,10 @@ pub struct Entry {
     identity: u32,
 }
 
-const KIND: u64 = 0b011;
-const INHERITED: u64 = 0b100;
-const IDENTITY: u32 = 3;
-const IDENTITY_BITS: u32 = 29;
+const KIND: u64 = 0b0111;
+const INHERITED: u64 = 0b1000;
+const IDENTITY: u32 = 4;
+const IDENTITY_BITS: u32 = 28;
 const HANDLE: u32 = IDENTITY + IDENTITY_BITS;
 
 impl Entry {
@@ -70,6 +72,7 @@ impl Entry {
             1 => Kind::Uverbs,
             2 => Kind::RdmaCm,
             3 => Kind::Channel,
+            4 => Kind::Netlink,
             _ => return None,
         };
         let identity = (bits >> IDENTITY) as u32 & ((1 << IDENTITY_BITS) - 1);
@@ -78,7 +81,7 @@ impl Entry {
     }
 
     /// Whether it is the entry of the file with this device and inode number. Another file passes for it with a
-    /// probability of one in 2^29.
+    /// probability of one in 2^28.
     #[must_use]
     pub fn is_of(self, device: u64, inode: u64) -> bool {
         self.identity == identity(device, inode)
@@ -210,10 +213,13 @@ impl Private {
         (first..self.end.load(Ordering::Relaxed) as u32).find(|&fd| self.has(fd.cast_signed()))
     }
 
-    /// Removes all: this process is the child of the one whose descriptors they are.
-    pub fn clear(&self) {
-        let words = self.end.load(Ordering::Relaxed).div_ceil(64);
-        self.words[..words].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    /// Removes and closes all, in the child of a fork: they keep names, locks and connections of its parent.
+    pub fn close_all(&self) {
+        while let Some(fd) = self.next(0) {
+            self.remove(fd.cast_signed());
+            // An error would say that the descriptor is closed.
+            let _ = nix::unistd::close(fd.cast_signed());
+        }
     }
 }
 
@@ -249,6 +255,9 @@ pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Read;
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
@@ -322,8 +331,16 @@ mod tests {
         NUMBERS.remove(64);
         NUMBERS.remove(65);
         assert_eq!((NUMBERS.next(4), NUMBERS.next(131)), (Some(130), None));
-        NUMBERS.clear();
-        assert_eq!(NUMBERS.next(0), None);
+    }
+
+    #[test]
+    fn the_child_of_a_fork_can_close_all_private_descriptors() {
+        static NUMBERS: Private =
+            Private { words: [const { AtomicU64::new(0) }; LIMIT / 64], end: AtomicUsize::new(0) };
+        let (mut ours, private) = UnixStream::pair().unwrap();
+        NUMBERS.add(private.into_raw_fd());
+        NUMBERS.close_all();
+        assert_eq!((NUMBERS.next(0), ours.read(&mut [0]).unwrap()), (None, 0));
     }
 
     #[test]

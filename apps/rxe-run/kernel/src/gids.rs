@@ -11,7 +11,7 @@ impl Local {
     #[must_use]
     pub fn new(address: IpAddr, interface: String, ifindex: u32, path_mtu: PathMtu) -> Local {
         let node_guid = node_guid(address);
-        Local { address, gids: gids(address, node_guid), interface, ifindex, path_mtu, node_guid }
+        Local { address, gids: gids(address), interface, ifindex, path_mtu, node_guid }
     }
 }
 
@@ -31,10 +31,11 @@ fn folded(address: Ipv6Addr) -> [u8; 4] {
     address.octets().into_iter().fold(0x811C_9DC5, hash).to_be_bytes()
 }
 
-fn gids(address: IpAddr, node_guid: u64) -> Vec<Gid> {
+fn gids(address: IpAddr) -> Vec<Gid> {
     match address {
         IpAddr::V6(address) if address.is_unicast_link_local() => vec![address.into()],
-        address => vec![Ipv6Addr::from_bits(0xFE80 << 112 | u128::from(node_guid)).into(), address.into()],
+        // In Linux entry 0 is a link-local GID. Many programs use it without asking, and nothing can be sent from it here.
+        address => vec![address.into(); 2],
     }
 }
 
@@ -51,7 +52,7 @@ mod tests {
         let local = local("127.44.55.66");
         assert_eq!(local.node_guid, 0x5058_7FFF_FE2C_3742);
         let gids: Vec<String> = local.gids.iter().map(Gid::to_string).collect();
-        assert_eq!(gids, ["fe80::5058:7fff:fe2c:3742", "::ffff:127.44.55.66"]);
+        assert_eq!(gids, ["::ffff:127.44.55.66", "::ffff:127.44.55.66"]);
     }
 
     #[test]

@@ -7,7 +7,6 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -65,7 +64,8 @@ impl Info {
 #[derive(Debug)]
 pub struct Instance {
     path: PathBuf,
-    lock: Flock<File>,
+    /// Held while the process lives.
+    _lock: Flock<File>,
 }
 
 impl Instance {
@@ -91,7 +91,7 @@ impl Instance {
             let name = if number == 0 { info.pid.to_string() } else { format!("{}.{number}", info.pid) };
             let path = base.join(name);
             if let Some(lock) = claim(&path)? {
-                let instance = Instance { path, lock };
+                let instance = Instance { path, _lock: lock };
                 OpenOptions::new()
                     .write(true)
                     .create_new(true)
@@ -109,12 +109,6 @@ impl Instance {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// The descriptor that holds the lock. The child of a fork has to close its copy, or the folder would outlive the parent.
-    #[must_use]
-    pub fn lock(&self) -> RawFd {
-        self.lock.as_raw_fd()
     }
 
     /// Removes the folder.

@@ -13,10 +13,12 @@
 //! | [`address`] | which address a process takes |
 //! | [`instance`] | the private folder of a process, and the list of all |
 //! | [`sysfs`] | the files that the libraries read |
+//! | [`netlink`] | answers to requests of RDMA netlink |
 //! | [`backend`] | the interface of an adapter to the preload library |
 //! | [`descriptors`] | which descriptors of the process are ours |
 //! | [`settings`] | what `rxe-run` passes in the environment |
 //! | [`inside`] | whether a thread is in the library |
+//! | [`polling`] | empty polls of the program |
 //! | [`user`] | copies from and to the program's memory |
 //!
 //! The commands and their structures are those of `/usr/include/rdma/ib_user_verbs.h`, `rdma_user_rxe.h` and
@@ -30,6 +32,8 @@ mod gids;
 pub mod inside;
 pub mod instance;
 pub mod local;
+pub mod netlink;
+pub mod polling;
 pub mod rdma_cm;
 pub mod settings;
 pub mod sysfs;

@@ -10,7 +10,7 @@ use rxe_proto::wire::{Gid, PathMtu, PortId};
 pub struct Local {
     /// The address of the adapter's UDP socket.
     pub address: IpAddr,
-    /// The GID table: entry 0 is the link-local GID, entry 1 that of `address`. For a link-local `address` there is one entry.
+    /// The GID table: entries 0 and 1 are that of `address`. A link-local `address` has one entry.
     pub gids: Vec<Gid>,
     /// The interface that has the address.
     pub interface: String,

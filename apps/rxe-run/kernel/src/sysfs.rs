@@ -1,11 +1,12 @@
 //! The files of sysfs and `/dev` that libibverbs, its rxe provider and librdmacm read, as Linux has them for an rxe device.
 //!
-//! They are in a private folder in the same tree as below `/`; the preload library redirects paths there.
+//! They are in a private folder in the same tree as below `/`; the preload library redirects paths there. As in Linux the entries of
+//! `/sys/class` are links to folders below `/sys/devices/virtual`, which is where programs look for a parent on a bus.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rxe_proto::wire::Gid;
@@ -14,8 +15,15 @@ use crate::backend::Device;
 use crate::local::Local;
 
 /// Paths below these are ours.
-pub const ROOTS: [&str; 4] =
-    ["/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/misc/rdma_cm", "/dev/infiniband"];
+pub const ROOTS: [&str; 7] = [
+    "/sys/class/infiniband",
+    "/sys/class/infiniband_verbs",
+    "/sys/class/misc/rdma_cm",
+    "/sys/devices/virtual/infiniband",
+    "/sys/devices/virtual/infiniband_verbs",
+    "/sys/devices/virtual/misc/rdma_cm",
+    "/dev/infiniband",
+];
 
 /// `ABI_VERSION` of the verbs devices.
 const VERBS_ABI: u32 = 6;
@@ -51,6 +59,15 @@ impl Device {
     }
 }
 
+/// The version of a device's commands.
+#[must_use]
+pub fn abi(device: Device) -> u32 {
+    match device {
+        Device::Uverbs => RXE_ABI,
+        Device::RdmaCm => RDMA_CM_ABI,
+    }
+}
+
 /// A file: its path from the folder, and its text.
 type File = (String, String);
 
@@ -63,17 +80,17 @@ fn files(device: &str, local: &Local) -> Vec<File> {
         format!("{major}:{minor}")
     };
 
-    let verbs = "sys/class/infiniband_verbs";
-    file(format!("{verbs}/abi_version"), VERBS_ABI.to_string());
+    file("sys/class/infiniband_verbs/abi_version".to_owned(), VERBS_ABI.to_string());
+    let verbs = "sys/devices/virtual/infiniband_verbs";
     file(format!("{verbs}/uverbs0/abi_version"), RXE_ABI.to_string());
     file(format!("{verbs}/uverbs0/dev"), number(Device::Uverbs));
     file(format!("{verbs}/uverbs0/ibdev"), device.to_owned());
 
-    let rdma_cm = "sys/class/misc/rdma_cm";
+    let rdma_cm = "sys/devices/virtual/misc/rdma_cm";
     file(format!("{rdma_cm}/abi_version"), RDMA_CM_ABI.to_string());
     file(format!("{rdma_cm}/dev"), number(Device::RdmaCm));
 
-    let adapter = format!("sys/class/infiniband/{device}");
+    let adapter = format!("sys/devices/virtual/infiniband/{device}");
     let guid = groups(&local.node_guid.to_be_bytes());
     for (name, text) in [
         ("fw_ver", ""),
@@ -120,6 +137,20 @@ fn groups(bytes: &[u8]) -> String {
     text
 }
 
+/// All links for a device of this name: their paths from the folder, and their targets.
+fn links(device: &str) -> Vec<(String, String)> {
+    let mut links = Vec::new();
+    for (class, name) in [("infiniband", device), ("infiniband_verbs", "uverbs0"), ("misc", "rdma_cm")] {
+        links.push((format!("sys/class/{class}/{name}"), format!("../../devices/virtual/{class}/{name}")));
+        links.push((format!("sys/devices/virtual/{class}/{name}/subsystem"), format!("../../../../class/{class}")));
+    }
+    // A path to a neighbour of ours may pass through a folder of ours: `/sys/class/infiniband/rxe0/../../net`.
+    for neighbour in ["sys/class/net", "sys/devices/virtual/net"] {
+        links.push((neighbour.to_owned(), format!("/{neighbour}")));
+    }
+    links
+}
+
 /// Writes the tree into `folder`.
 ///
 /// # Errors
@@ -128,6 +159,10 @@ pub fn write_tree(folder: &Path, device: &str, local: &Local) -> io::Result<()> 
     for (path, text) in files(device, local) {
         write_file(folder, Path::new(&path), &text, 0o444)?;
     }
+    for (path, target) in links(device) {
+        make_parents(folder, Path::new(&path))?;
+        symlink(target, folder.join(path))?;
+    }
     // Their status is that of a device in the preload library's answers, and they are opened only there.
     for device in Device::ALL {
         write_file(folder, Path::new(device.path().trim_start_matches('/')), "", 0o666)?;
@@ -135,8 +170,8 @@ pub fn write_tree(folder: &Path, device: &str, local: &Local) -> io::Result<()> 
     Ok(())
 }
 
-/// The program's umask must not matter, so each mode is set after the creation.
-fn write_file(folder: &Path, path: &Path, text: &str, mode: u32) -> io::Result<()> {
+/// Makes the folders that lead to `path`. The program's umask must not matter, so each mode is set after the creation.
+fn make_parents(folder: &Path, path: &Path) -> io::Result<()> {
     let mut parents: Vec<PathBuf> = path.ancestors().skip(1).map(|parent| folder.join(parent)).collect();
     parents.pop();
     for parent in parents.iter().rev() {
@@ -146,6 +181,12 @@ fn write_file(folder: &Path, path: &Path, text: &str, mode: u32) -> io::Result<(
             Err(error) => return Err(error),
         }
     }
+    Ok(())
+}
+
+/// Writes a file with this mode, whatever the program's umask is.
+fn write_file(folder: &Path, path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    make_parents(folder, path)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(folder.join(path))?;
     file.write_all(text.as_bytes())?;
     file.set_permissions(Permissions::from_mode(mode))
@@ -171,25 +212,25 @@ mod tests {
         let text = |path: &str| files.iter().find(|(file, _)| file == path).map(|(_, text)| text.as_str());
         for (path, expected) in [
             ("sys/class/infiniband_verbs/abi_version", "6\n"),
-            ("sys/class/infiniband_verbs/uverbs0/abi_version", "2\n"),
-            ("sys/class/infiniband_verbs/uverbs0/dev", "231:192\n"),
-            ("sys/class/infiniband_verbs/uverbs0/ibdev", "rxe0\n"),
-            ("sys/class/misc/rdma_cm/abi_version", "4\n"),
-            ("sys/class/misc/rdma_cm/dev", "10:58\n"),
-            ("sys/class/infiniband/rxe0/fw_ver", "\n"),
-            ("sys/class/infiniband/rxe0/node_guid", "5058:7fff:fe00:0709\n"),
-            ("sys/class/infiniband/rxe0/parent", "lo\n"),
-            ("sys/class/infiniband/rxe0/device/net/lo/ifindex", "1\n"),
-            ("sys/class/infiniband/rxe0/ports/1/cap_mask", "0x00010000\n"),
-            ("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n"),
-            ("sys/class/infiniband/rxe0/ports/1/gids/0", "fe80:0000:0000:0000:5058:7fff:fe00:0709\n"),
-            ("sys/class/infiniband/rxe0/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0709\n"),
-            ("sys/class/infiniband/rxe0/ports/1/gid_attrs/types/1", "RoCE v2\n"),
-            ("sys/class/infiniband/rxe0/ports/1/gid_attrs/ndevs/1", "lo\n"),
+            ("sys/devices/virtual/infiniband_verbs/uverbs0/abi_version", "2\n"),
+            ("sys/devices/virtual/infiniband_verbs/uverbs0/dev", "231:192\n"),
+            ("sys/devices/virtual/infiniband_verbs/uverbs0/ibdev", "rxe0\n"),
+            ("sys/devices/virtual/misc/rdma_cm/abi_version", "4\n"),
+            ("sys/devices/virtual/misc/rdma_cm/dev", "10:58\n"),
+            ("sys/devices/virtual/infiniband/rxe0/fw_ver", "\n"),
+            ("sys/devices/virtual/infiniband/rxe0/node_guid", "5058:7fff:fe00:0709\n"),
+            ("sys/devices/virtual/infiniband/rxe0/parent", "lo\n"),
+            ("sys/devices/virtual/infiniband/rxe0/device/net/lo/ifindex", "1\n"),
+            ("sys/devices/virtual/infiniband/rxe0/ports/1/cap_mask", "0x00010000\n"),
+            ("sys/devices/virtual/infiniband/rxe0/ports/1/state", "4: ACTIVE\n"),
+            ("sys/devices/virtual/infiniband/rxe0/ports/1/gids/0", "0000:0000:0000:0000:0000:ffff:7f00:0709\n"),
+            ("sys/devices/virtual/infiniband/rxe0/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0709\n"),
+            ("sys/devices/virtual/infiniband/rxe0/ports/1/gid_attrs/types/1", "RoCE v2\n"),
+            ("sys/devices/virtual/infiniband/rxe0/ports/1/gid_attrs/ndevs/1", "lo\n"),
         ] {
             assert_eq!(text(path), Some(expected), "{path}");
         }
-        assert_eq!(text("sys/class/infiniband/rxe0/ports/1/gids/2"), None);
+        assert_eq!(text("sys/devices/virtual/infiniband/rxe0/ports/1/gids/2"), None);
     }
 
     #[test]
@@ -217,8 +258,15 @@ mod tests {
         assert_eq!(mode("sys"), 0o755);
         assert_eq!(mode("sys/class/infiniband/rxe0/ports/1/gids/1"), 0o444);
         assert_eq!(mode("dev/infiniband/rdma_cm"), 0o666);
-        let text = fs::read_to_string(folder.join("sys/class/infiniband_verbs/uverbs0/ibdev")).unwrap();
+        let text = fs::read_to_string(folder.join("sys/devices/virtual/infiniband_verbs/uverbs0/ibdev")).unwrap();
         assert_eq!(text, "rxe0\n");
+        let real = |path: &str| folder.join(path).canonicalize().unwrap();
+        let devices = real("sys/devices/virtual");
+        assert_eq!(real("sys/class/infiniband/rxe0/../.."), devices);
+        assert_eq!(real("sys/class/infiniband/rxe0/subsystem"), real("sys/class/infiniband"));
+        assert_eq!(real("sys/class/infiniband_verbs/uverbs0"), devices.join("infiniband_verbs/uverbs0"));
+        assert_eq!(real("sys/class/misc/rdma_cm/dev"), devices.join("misc/rdma_cm/dev"));
+        assert_eq!(real("sys/class/infiniband/rxe0/../../net/lo"), real("/sys/class/net/lo"));
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! `write` and `socket`.
+//! `write`, `ioctl` and `socket`.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::{ptr, slice};
 
 use libc::{size_t, ssize_t};
@@ -8,8 +8,10 @@ use nix::errno::Errno;
 use rxe_uverbs::backend::Answer;
 use rxe_uverbs::descriptors::{Entry, Kind};
 use rxe_uverbs::inside::is_inside;
+use rxe_uverbs::uverbs::RDMA_VERBS_IOCTL;
 
 use crate::files::{self, Step, Wait};
+use crate::netlink;
 use crate::process::{DESCRIPTORS, exits_in_another_thread};
 use crate::real;
 
@@ -25,7 +27,7 @@ unsafe extern "C-unwind" {
 pub unsafe extern "C-unwind" fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     match DESCRIPTORS.get(fd) {
         // SAFETY: the caller's arguments.
-        Some(entry) if entry.file.kind != Kind::Channel => unsafe {
+        Some(entry) if matches!(entry.file.kind, Kind::Uverbs | Kind::RdmaCm) => unsafe {
             if is_inside() { write_inside(fd, entry, buffer, length) } else { write_command(fd, entry, buffer, length) }
         },
         // SAFETY: the caller's arguments.
@@ -124,15 +126,40 @@ unsafe fn wait_and_write(fd: c_int, wait: Wait, command: &[u8]) -> ssize_t {
     }
 }
 
-/// Refuses the netlink protocol of RDMA, also where the kernel has it: then the libraries read sysfs.
+/// The argument is passed on as it is: when the caller passes none it has an arbitrary value, and the real function ignores it.
+///
+/// # Safety
+/// As of `ioctl` of libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: c_long) -> c_int {
+    if request == RDMA_VERBS_IOCTL
+        && !is_inside()
+        && let Some(entry) = DESCRIPTORS.get(fd).filter(|entry| entry.file.kind == Kind::Uverbs)
+        && files::is_open(fd, entry)
+    {
+        return match files::ioctl(entry, argument as u64) {
+            Ok(()) => 0,
+            Err(error) => fails(error) as c_int,
+        };
+    }
+    match real::ioctl.get() {
+        // SAFETY: the caller's arguments.
+        Some(ioctl) => unsafe { ioctl(fd, request, argument) },
+        None => -1,
+    }
+}
+
+/// Opens a socket of RDMA netlink here, also where the kernel has one.
 ///
 /// # Safety
 /// As of `socket` of libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA {
-        Errno::EPROTONOSUPPORT.set();
-        return -1;
+        return netlink::open(kind).unwrap_or_else(|error| {
+            error.set();
+            -1
+        });
     }
     match real::socket.get() {
         // SAFETY: the caller's arguments.

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard};
 use nix::errno::Errno;
 use rxe_proto::wire::PathMtu;
 use rxe_uverbs::adapter::AdapterError;
-use rxe_uverbs::backend::{Answer, Backend, Device, Opened};
+use rxe_uverbs::backend::{Answer, Backend, Device, Objects, Opened};
 use rxe_uverbs::descriptors::{Descriptors, File, Kind, out_of_the_way};
 use rxe_uverbs::instance::Info;
 use rxe_uverbs::local::Local;
@@ -90,6 +90,10 @@ fn memfd(name: &CStr) -> Result<OwnedFd, Errno> {
 }
 
 impl Backend for Adapter {
+    fn objects(&self) -> Objects {
+        Objects { qps: 7, ..Objects::default() }
+    }
+
     /// Nothing is managed here.
     fn set_folder(&self, _: &Path, _: Info) {}
 
@@ -130,6 +134,11 @@ impl Backend for Adapter {
             seen.closed.push(file);
             seen.channels.remove(&file.handle);
         });
+    }
+
+    fn ioctl(&self, file: File, at: u64) -> Result<(), Errno> {
+        seen(|seen| seen.commands.push((file, at.to_ne_bytes().to_vec())));
+        Ok(())
     }
 
     fn interrupting(&self, file: File, command: &[u8]) -> bool {

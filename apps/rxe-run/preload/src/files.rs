@@ -1,7 +1,7 @@
 //! Open devices: commands, waits for events, ends.
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
@@ -74,6 +74,14 @@ fn guarded_open(device: Device, flags: c_int) -> Result<c_int, Errno> {
 pub fn interrupting_command(entry: Entry, command: &[u8]) -> Result<(), Errno> {
     let process = Process::current().filter(|_| !entry.inherited).ok_or(Errno::EIO)?;
     if process.backend()?.interrupting(entry.file, command) { Ok(()) } else { Err(Errno::EDEADLK) }
+}
+
+/// Executes the command of the verbs device's ioctl at an address of the program.
+pub fn ioctl(entry: Entry, at: u64) -> Result<(), Errno> {
+    guarded(|| {
+        let process = Process::current().filter(|_| !entry.inherited).ok_or_else(of_the_parent)?;
+        process.backend()?.ioctl(entry.file, at)
+    })
 }
 
 /// The action of a `write`.
@@ -192,6 +200,10 @@ fn ended(fd: RawFd, entry: Entry) {
 }
 
 fn closed(process: &Process, file: File) {
+    if file.kind == Kind::Netlink {
+        // SAFETY: `netlink` has left our end of the socket, which has this number, open for this, and a file is closed once.
+        return drop(unsafe { OwnedFd::from_raw_fd(file.handle.cast_signed()) });
+    }
     if process.waits.close(file)
         && let Ok(backend) = process.backend()
     {

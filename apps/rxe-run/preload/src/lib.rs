@@ -7,10 +7,12 @@
 //! | module | subject |
 //! |---|---|
 //! | `paths` | which paths are ours, and where their files are |
-//! | `open`, `status`, `calls`, `numbers` | the functions that programs call instead of libc's |
+//! | `open`, `walks`, `status`, `calls`, `numbers`, `netlink` | the functions that programs call instead of libc's |
 //! | `real` | the functions of the next library |
 //! | `process`, `fork_marker` | what this process has of ours, from its first use to the end or a fork |
 //! | `files`, `waits` | open devices: commands, waits for events, ends |
+//! | `fork_init` | `ibv_fork_init` does nothing |
+//! | `poll` | empty polls give the CPU to the library's thread |
 //! | `guard` | no panic and no cancellation passes through Rust code |
 //! | `log` | lines on standard error |
 //!
@@ -27,15 +29,19 @@ mod adapter;
 mod adapter;
 mod calls;
 mod files;
+mod fork_init;
 mod fork_marker;
 mod guard;
 mod log;
+mod netlink;
 mod numbers;
 mod open;
 mod paths;
+mod poll;
 mod process;
 mod real;
 mod status;
 #[cfg(test)]
 mod tests;
 mod waits;
+mod walks;

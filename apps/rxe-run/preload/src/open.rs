@@ -7,12 +7,12 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-use libc::{DIR, FILE, mode_t, size_t, ssize_t};
+use libc::{DIR, FILE, dirent, mode_t, size_t, ssize_t};
 
 use crate::files;
 use crate::paths::{self, OwnPath, PathBuffer};
 use crate::process::Process;
-use crate::real;
+use crate::real::{self, Compare, Filter};
 
 /// The value by which a function reports an error.
 pub trait Failure {
@@ -151,9 +151,17 @@ path_functions! {
     fn fopen(path, mode: *const c_char) -> *mut FILE;
     fn fopen64(path, mode: *const c_char) -> *mut FILE;
     fn opendir(path) -> *mut DIR;
+    fn scandir(path, names: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int;
+    fn scandir64(path, names: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int;
     fn access(path, mode: c_int) -> c_int;
+    fn eaccess(path, mode: c_int) -> c_int;
+    fn euidaccess(path, mode: c_int) -> c_int;
     fn faccessat[folder: c_int](path, mode: c_int, flags: c_int) -> c_int;
     fn readlink(path, buffer: *mut c_char, length: size_t) -> ssize_t;
+    fn readlinkat[folder: c_int](path, buffer: *mut c_char, length: size_t) -> ssize_t;
+    fn __readlink_chk(path, buffer: *mut c_char, length: size_t, room: size_t) -> ssize_t;
+    fn __readlinkat_chk[folder: c_int](path, buffer: *mut c_char, length: size_t, room: size_t) -> ssize_t;
+    fn chdir(path) -> c_int;
 }
 
 /// # Safety

@@ -15,10 +15,10 @@ pub struct OwnPath {
 
 /// The node that `path` names, if it is ours.
 ///
-/// Links are not followed, and a path through `..` is ours as long as it stays below its root.
+/// One that leaves its root again is ours too: the links that it passes are in our folder, and so are links to neighbours.
 pub fn own(path: &CStr) -> Option<OwnPath> {
     let path = path.to_bytes();
-    if path.first() != Some(&b'/') || !ROOTS.iter().any(|root| below(root.as_bytes(), path)) {
+    if path.first() != Some(&b'/') || !ROOTS.iter().any(|root| through(root.as_bytes(), path)) {
         return None;
     }
     let is = |device: &Device| components(device.path().as_bytes()).eq(components(path));
@@ -29,17 +29,10 @@ fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|component| !component.is_empty() && *component != b".")
 }
 
-/// Whether `path` is `root` or below it.
-fn below(root: &[u8], path: &[u8]) -> bool {
-    let mut rest = components(path);
-    if !components(root).all(|component| rest.next() == Some(component)) {
-        return false;
-    }
-    let mut depth = 0_u32;
-    rest.all(|component| {
-        let next = if component == b".." { depth.checked_sub(1) } else { depth.checked_add(1) };
-        next.map(|next| depth = next).is_some()
-    })
+/// Whether `path` is `root`, or leads through it.
+fn through(root: &[u8], path: &[u8]) -> bool {
+    let mut components_of_path = components(path);
+    components(root).all(|component| components_of_path.next() == Some(component))
 }
 
 /// Room for the path of a file in the folder of this process.
@@ -81,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_below_the_roots_are_ours() {
+    fn paths_through_the_roots_are_ours() {
         for path in [
             "/sys/class/infiniband",
             "/sys/class/infiniband/",
@@ -92,6 +85,9 @@ mod tests {
             "/dev/infiniband",
             "/dev/infiniband/uverbs1",
             "/sys/class/infiniband/rxe0/../rxe0/ports",
+            "/sys/class/infiniband/rxe0/../..",
+            "/sys/class/infiniband/../net",
+            "/sys/devices/virtual/infiniband/rxe0/ports/1",
         ] {
             assert_eq!(is(path), Some(None), "{path}");
         }
@@ -121,8 +117,8 @@ mod tests {
             "sys/class/infiniband",
             "dev/infiniband/uverbs0",
             "/tmp/sys/class/infiniband",
-            "/sys/class/infiniband/../net",
-            "/sys/class/infiniband/rxe0/../../net",
+            "/sys/devices/virtual",
+            "/sys/devices/virtual/misc/fuse",
             "/sys/../dev/infiniband",
         ] {
             assert_eq!(is(path), None, "{path}");

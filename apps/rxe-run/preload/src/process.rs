@@ -18,7 +18,7 @@ use std::{ptr, thread};
 
 use nix::errno::Errno;
 use nix::unistd::{Pid, Uid, geteuid, getpid, gettid};
-use rxe_uverbs::backend::Backend;
+use rxe_uverbs::backend::{Backend, Objects};
 use rxe_uverbs::descriptors::{Descriptors, PRIVATE};
 use rxe_uverbs::inside::{is_inside, note_cpus};
 use rxe_uverbs::instance::{Info, Instance};
@@ -30,6 +30,7 @@ use crate::adapter;
 use crate::fork_marker;
 use crate::guard::guarded;
 use crate::log::{self, say_once};
+use crate::poll;
 use crate::waits::Waits;
 
 /// The descriptors of this process that are ours.
@@ -205,6 +206,12 @@ impl Process {
         &self.folder_now().path
     }
 
+    /// What RDMA netlink shows: the device, its port, the objects of the program.
+    pub fn view(&self) -> (&str, &Local, Objects) {
+        let objects = self.backend.get().map(|backend| backend.objects()).unwrap_or_default();
+        (&self.settings.device, &self.local, objects)
+    }
+
     /// Whether this is the process that made the adapter, and not a child that shares its memory (vfork).
     pub fn is_this(&self) -> bool {
         self.pid == getpid()
@@ -259,6 +266,7 @@ fn command_line() -> String {
 /// Registers the handlers of forks, and notes the CPUs. Not later, as a fork may happen while the adapter is made.
 extern "C" fn at_load() {
     note_cpus();
+    poll::start();
     // SAFETY: the handlers are functions without arguments, and this library is never unloaded. There is memory for them at this time.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
@@ -290,11 +298,9 @@ fn forget_parent() {
         if let Some(backend) = parent.backend.get() {
             backend.forked();
         }
-        // SAFETY: this descriptor is only used by `parent`, which this process forgets.
-        unsafe { libc::close(parent.folder_now().instance.lock()) };
     }
     DESCRIPTORS.inherit();
-    PRIVATE.clear();
+    PRIVATE.close_all();
     FAILED.store(false, Ordering::Relaxed);
     // Another thread of the parent may have had it, where no handlers have run.
     BUSY.unlock();

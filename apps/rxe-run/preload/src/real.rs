@@ -2,11 +2,14 @@
 //!
 //! Each is looked up at its first use: programs call these functions before `main` and in signal handlers.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{DIR, FILE, size_t, ssize_t, stat as stat_t, stat64 as stat64_t, statx as statx_t};
+use libc::{
+    DIR, FILE, dirent, glob_t, msghdr, size_t, sockaddr, socklen_t, ssize_t, stat as stat_t, stat64 as stat64_t,
+    statx as statx_t,
+};
 use nix::errno::Errno;
 
 /// A function of the next library. `F` is the type of its pointer.
@@ -41,6 +44,25 @@ impl<F: Copy> Real<F> {
     }
 }
 
+/// Of `scandir`: which entries to return.
+pub type Filter = Option<unsafe extern "C-unwind" fn(*const dirent) -> c_int>;
+/// Of `scandir`: their order.
+pub type Compare = Option<unsafe extern "C-unwind" fn(*mut *const dirent, *mut *const dirent) -> c_int>;
+
+/// What `glob` calls for an error.
+pub type GlobError = Option<unsafe extern "C-unwind" fn(*const c_char, c_int) -> c_int>;
+
+/// `struct FTW`: where a file is.
+#[repr(C)]
+pub struct Place {
+    /// Index of the name in the path.
+    pub base: c_int,
+    level: c_int,
+}
+
+/// What `nftw` calls for each file.
+pub type Visit = unsafe extern "C-unwind" fn(*const c_char, *const stat_t, c_int, *mut Place) -> c_int;
+
 macro_rules! real {
     ($(fn $name:ident($($argument:ty),* $(; $variadic:tt)?) -> $result:ty;)*) => { $(
         #[allow(non_upper_case_globals, reason = "the names are those of the functions")]
@@ -67,9 +89,21 @@ real! {
     fn fopen(*const c_char, *const c_char) -> *mut FILE;
     fn fopen64(*const c_char, *const c_char) -> *mut FILE;
     fn opendir(*const c_char) -> *mut DIR;
+    fn scandir(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
+    fn scandir64(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
+    fn glob(*const c_char, c_int, GlobError, *mut glob_t) -> c_int;
+    fn glob64(*const c_char, c_int, GlobError, *mut glob_t) -> c_int;
+    fn nftw(*const c_char, Visit, c_int, c_int) -> c_int;
+    fn nftw64(*const c_char, Visit, c_int, c_int) -> c_int;
     fn access(*const c_char, c_int) -> c_int;
+    fn eaccess(*const c_char, c_int) -> c_int;
+    fn euidaccess(*const c_char, c_int) -> c_int;
     fn faccessat(c_int, *const c_char, c_int, c_int) -> c_int;
     fn readlink(*const c_char, *mut c_char, size_t) -> ssize_t;
+    fn readlinkat(c_int, *const c_char, *mut c_char, size_t) -> ssize_t;
+    fn __readlink_chk(*const c_char, *mut c_char, size_t, size_t) -> ssize_t;
+    fn __readlinkat_chk(c_int, *const c_char, *mut c_char, size_t, size_t) -> ssize_t;
+    fn chdir(*const c_char) -> c_int;
     fn realpath(*const c_char, *mut c_char) -> *mut c_char;
     fn __realpath_chk(*const c_char, *mut c_char, size_t) -> *mut c_char;
     fn stat(*const c_char, *mut stat_t) -> c_int;
@@ -98,5 +132,14 @@ real! {
     fn dup3(c_int, c_int, c_int) -> c_int;
     fn fcntl(c_int, c_int; ...) -> c_int;
     fn fcntl64(c_int, c_int; ...) -> c_int;
+    fn ioctl(c_int, c_ulong; ...) -> c_int;
     fn socket(c_int, c_int, c_int) -> c_int;
+    fn bind(c_int, *const sockaddr, socklen_t) -> c_int;
+    fn getsockname(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    fn setsockopt(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
+    fn send(c_int, *const c_void, size_t, c_int) -> ssize_t;
+    fn sendto(c_int, *const c_void, size_t, c_int, *const sockaddr, socklen_t) -> ssize_t;
+    fn sendmsg(c_int, *const msghdr, c_int) -> ssize_t;
+    fn recvfrom(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;
+    fn recvmsg(c_int, *mut msghdr, c_int) -> ssize_t;
 }

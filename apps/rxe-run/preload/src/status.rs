@@ -90,7 +90,7 @@ unsafe fn of_descriptor<S: Status>(fd: c_int, status: *mut S, function: impl FnO
     let device = match entry.file.kind {
         Kind::Uverbs => Device::Uverbs,
         Kind::RdmaCm => Device::RdmaCm,
-        Kind::Channel => return result,
+        Kind::Channel | Kind::Netlink => return result,
     };
     // SAFETY: the function has written the status.
     let status = unsafe { &mut *status };

@@ -1,7 +1,7 @@
 //! The functions as a program calls them: this test program has them in place of libc's. Each test is a process of its own, as a
 //! process has one adapter.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,9 +17,12 @@ use rxe_uverbs::adapter::AdapterError;
 use rxe_uverbs::address::AddressError;
 use rxe_uverbs::descriptors::File;
 use rxe_uverbs::inside::set_inside;
+use rxe_uverbs::uverbs::RDMA_VERBS_IOCTL;
 
 use crate::adapter::{DOORBELL, ERROR, MISSED, PANIC, PRIVATE, TAKE, seen};
 use crate::process::{DESCRIPTORS, Process, set_exiting};
+use crate::real::Place;
+use crate::walks;
 
 const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
 const RDMA_CM: &CStr = c"/dev/infiniband/rdma_cm";
@@ -67,8 +70,31 @@ fn files_below_our_roots_are_read() {
         let names = |folder: &str| fs::read_dir(folder).unwrap().count();
         assert_eq!((names("/sys/class/infiniband"), names("/dev/infiniband")), (1, 2));
         let resolved = fs::canonicalize("/sys/class/infiniband/rxe0/ports/1/../../device").unwrap();
-        assert_eq!(resolved, Path::new("/sys/class/infiniband/rxe0/device"));
+        assert_eq!(resolved, Path::new("/sys/devices/virtual/infiniband/rxe0/device"));
         assert!(!Path::new("/sys/class/infiniband/rxe0/ports/2").exists());
+    });
+}
+
+/// As programs find the place of a device on a bus.
+#[test]
+fn entries_of_classes_are_links_to_devices() {
+    alone(|| {
+        let device = "/sys/class/infiniband/rxe0";
+        let target = "../../devices/virtual/infiniband/rxe0";
+        assert_eq!(fs::read_link(device).unwrap(), Path::new(target));
+        let mut names = ptr::null_mut();
+        // SAFETY: the path is a C string, and the names, which are never freed, go to a pointer of this function.
+        assert_eq!(unsafe { crate::open::scandir(c"/sys/class/infiniband".as_ptr(), &raw mut names, None, None) }, 3);
+        let mut buffer = [0_u8; 64];
+        // SAFETY: the path is a C string, and the length is that of the buffer.
+        let len =
+            unsafe { libc::readlinkat(7, c"/sys/class/infiniband/rxe0".as_ptr(), buffer.as_mut_ptr().cast(), 64) };
+        assert_eq!(&buffer[..len.cast_unsigned()], target.as_bytes());
+        assert_eq!(fs::canonicalize(format!("{device}/../..")).unwrap(), Path::new("/sys/devices/virtual"));
+        assert_eq!(fs::canonicalize(format!("{device}/../../net")).unwrap(), Path::new("/sys/devices/virtual/net"));
+        assert!(Path::new("/sys/devices/virtual/infiniband/rxe0/ports/1/state").is_file());
+        std::env::set_current_dir("/sys/class/infiniband").unwrap();
+        assert_eq!(fs::read_to_string("rxe0/ports/1/state").unwrap(), "4: ACTIVE\n");
     });
 }
 
@@ -460,13 +486,99 @@ fn a_child_that_shares_memory_may_close_its_descriptors() {
     });
 }
 
+/// Paths that a walk has shown, with the names in them.
+static SHOWN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+unsafe extern "C-unwind" fn show(path: *const c_char, _: *const libc::stat, _: c_int, place: *mut Place) -> c_int {
+    // SAFETY: nftw passes a C string and a place in it.
+    let (path, name) = unsafe { (CStr::from_ptr(path), CStr::from_ptr(path.add((*place).base as usize))) };
+    SHOWN.lock().unwrap().push(format!("{} {}", path.to_str().unwrap(), name.to_str().unwrap()));
+    0
+}
+
 #[test]
-fn netlink_of_rdma_is_refused() {
-    // SAFETY: the arguments are numbers.
-    let socket = |domain, protocol| Errno::result(unsafe { libc::socket(domain, libc::SOCK_RAW, protocol) });
-    assert_eq!(socket(libc::AF_NETLINK, libc::NETLINK_RDMA), Err(Errno::EPROTONOSUPPORT));
-    let route = socket(libc::AF_NETLINK, libc::NETLINK_ROUTE).unwrap();
-    close(route).unwrap();
+fn patterns_and_walks_have_the_paths_that_programs_know() {
+    alone(|| {
+        // SAFETY: plain data of C, of which the paths live until the end of the test.
+        let mut result: libc::glob_t = unsafe { std::mem::zeroed() };
+        let pattern = c"/sys/class/infiniband/*/ports/*/state";
+        // SAFETY: the pattern is a C string.
+        let outcome = unsafe { walks::glob(pattern.as_ptr(), 0, None, &raw mut result) };
+        assert_eq!((outcome, result.gl_pathc), (0, 1));
+        // SAFETY: there is a path.
+        let found = |result: &libc::glob_t| unsafe { CStr::from_ptr(*result.gl_pathv) }.to_str().unwrap().to_owned();
+        assert_eq!(found(&result), "/sys/class/infiniband/rxe0/ports/1/state");
+        // SAFETY: as above; glob reads the paths of the first call.
+        let outcome = unsafe { walks::glob(c"/dev/infiniband/r*".as_ptr(), libc::GLOB_APPEND, None, &raw mut result) };
+        assert_eq!(
+            (outcome, result.gl_pathc, found(&result).as_str()),
+            (0, 2, "/sys/class/infiniband/rxe0/ports/1/state")
+        );
+
+        let root = c"/sys/class/infiniband/rxe0/ports/1/pkeys";
+        // SAFETY: the path is a C string, and the function one for nftw.
+        assert_eq!(unsafe { walks::nftw(root.as_ptr(), show, 4, 0) }, 0);
+        let root = root.to_str().unwrap();
+        assert_eq!(*SHOWN.lock().unwrap(), [format!("{root} pkeys"), format!("{root}/0 0")]);
+    });
+}
+
+#[test]
+fn the_ioctl_of_a_verbs_device_reaches_the_adapter() {
+    alone(|| {
+        let fd = open(UVERBS, libc::O_RDWR).unwrap();
+        let mut bytes = 7_i32;
+        // SAFETY: the adapter of these tests does not look at the address; FIONREAD writes a number.
+        let results = unsafe {
+            (libc::ioctl(fd, RDMA_VERBS_IOCTL, 0x1234_5678_9ABC_usize), libc::ioctl(fd, libc::FIONREAD, &raw mut bytes))
+        };
+        assert_eq!((results, bytes), ((0, 0), 0), "the second one is the kernel's");
+        let command = (file(fd), 0x1234_5678_9ABC_u64.to_ne_bytes().to_vec());
+        assert_eq!(seen(|seen| seen.commands.clone()), [command]);
+        in_child(|| {
+            // SAFETY: as above.
+            let result = unsafe { libc::ioctl(fd, RDMA_VERBS_IOCTL, 8_usize) };
+            assert_eq!((result, Errno::last()), (-1, Errno::EIO), "a device of the parent");
+        });
+    });
+}
+
+#[test]
+fn netlink_of_rdma_is_answered() {
+    alone(|| {
+        // SAFETY: the arguments are numbers.
+        let socket = |protocol| Errno::result(unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol) });
+        let device = open(UVERBS, libc::O_RDWR).unwrap();
+        let fd = socket(libc::NETLINK_RDMA).unwrap();
+        // SAFETY: plain data of C.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        let mut length = size_of_val(&address) as libc::socklen_t;
+        let at = (&raw mut address).cast::<libc::sockaddr>();
+        // SAFETY: address and length are those of a structure.
+        let named = unsafe { (libc::bind(fd, at, length), libc::getsockname(fd, at, &raw mut length)) };
+        assert_eq!((named, address.nl_pid, length), ((0, 0), std::process::id(), 12));
+        // A dump of the objects: length, type, flags, sequence number, port.
+        let mut request = [0_u32; 4];
+        (request[0], request[1], request[2]) = (16, 0x301 << 16 | 5 << 10 | 9, 77);
+        // SAFETY: pointers and lengths are those of values.
+        let sent = unsafe { libc::sendto(fd, request.as_ptr().cast(), 16, 0, at, 12) };
+        let mut buffer = [0_u8; 4096];
+        // SAFETY: as above.
+        let received = unsafe { libc::recvfrom(fd, buffer.as_mut_ptr().cast(), 4096, 0, at, &raw mut length) };
+        assert_eq!((sent, buffer[8], address.nl_pid, length), (16, 77, 0, 12));
+        let answer = &buffer[..received.cast_unsigned()];
+        let name = answer.windows(3).position(|bytes| bytes == b"qp\0").unwrap();
+        assert_eq!(answer[name + 8..name + 10], [7, 0], "queue pairs");
+        in_child(|| {
+            // SAFETY: as above.
+            let sent = unsafe { libc::send(fd, request.as_ptr().cast(), 16, 0) };
+            assert_eq!((sent, Errno::last()), (-1, Errno::EIO), "a socket of the parent");
+        });
+        close(fd).unwrap();
+        close(device).unwrap();
+        close(socket(libc::NETLINK_ROUTE).unwrap()).unwrap();
+    });
 }
 
 #[test]

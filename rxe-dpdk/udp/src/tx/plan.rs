@@ -4,9 +4,10 @@ use std::io::IoSlice;
 use std::net::{IpAddr, UdpSocket};
 
 use rustix::io::Errno;
-use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
+use rustix::net::SocketAddrAny;
 use rxe_proto::wire::ROCE_UDP_PORT;
 
+use super::messages::{Message, send};
 use super::{BURST, Staged};
 use crate::frame::{Outgoing, headers_len, outgoing};
 use crate::local::socket_address;
@@ -27,8 +28,6 @@ pub(super) struct Context<'a> {
     pub(super) source: IpAddr,
     pub(super) scope: u32,
     pub(super) segmentation: &'a Segmentation,
-    /// Segment length that the socket has.
-    pub(super) applied: u16,
 }
 
 /// The datagrams of one call. It has room for a burst, so that making a plan does not allocate.
@@ -62,37 +61,6 @@ impl Datagram {
     }
 }
 
-/// Segment lengths with which several datagrams leave as planned. The kernel segments longer datagrams only.
-#[derive(Clone, Copy, Default)]
-struct Segments {
-    /// Length of the packets of datagrams with several of them.
-    exact: Option<usize>,
-    /// Longest datagram of one packet.
-    longest: usize,
-}
-
-impl Segments {
-    /// With one datagram more; `None` when there is no such length.
-    fn with(self, datagram: &Datagram) -> Option<Segments> {
-        let Segments { exact, longest } = self;
-        let with = match datagram.frames {
-            1 => Segments { exact, longest: longest.max(datagram.len) },
-            _ if exact.is_some_and(|exact| exact != datagram.segment) => return None,
-            _ => Segments { exact: Some(datagram.segment), longest },
-        };
-        with.exact.is_none_or(|exact| with.longest <= exact).then_some(with)
-    }
-
-    /// A length; `applied`, which the socket has, if that is one.
-    fn choose(self, applied: u16) -> u16 {
-        match self.exact {
-            Some(exact) => exact as u16,
-            None if self.longest <= usize::from(applied) => applied,
-            None => 0,
-        }
-    }
-}
-
 impl Plan {
     pub(super) fn new() -> Plan {
         Plan { datagrams: Vec::with_capacity(BURST), destinations: Vec::with_capacity(BURST) }
@@ -122,14 +90,14 @@ impl Plan {
         }
         let first = self.datagrams.first()?.outgoing;
         let multicast = first.destination.is_multicast();
-        let (mut segments, mut checksums) = (Segments::default(), Checksums::Any);
+        let mut checksums = Checksums::Any;
         for datagram in &self.datagrams {
             let Outgoing { destination, traffic_class, hop_limit } = datagram.outgoing;
             let same = (traffic_class, hop_limit, destination.is_multicast())
                 == (first.traffic_class, first.hop_limit, multicast);
             let demand = context.segmentation.checksums(destination, datagram.frames);
-            match (segments.with(datagram), checksums.and(demand)) {
-                (Some(with), Some(both)) if same => (segments, checksums) = (with, both),
+            match checksums.and(demand) {
+                Some(both) if same => checksums = both,
                 _ => break,
             }
             let address = socket_address(destination, ROCE_UDP_PORT, context.scope);
@@ -137,8 +105,7 @@ impl Plan {
         }
         self.datagrams.truncate(self.destinations.len());
         let Outgoing { traffic_class, hop_limit, .. } = first;
-        let segment = segments.choose(context.applied);
-        Some(SendOptions { traffic_class, hop_limit, multicast, segment, checksums })
+        Some(SendOptions { traffic_class, hop_limit, multicast, checksums })
     }
 
     /// Frames and bytes of UDP payload of the first `datagrams`.
@@ -175,17 +142,12 @@ impl Plan {
         for (slice, payload) in slices.iter_mut().zip(payloads) {
             *slice = IoSlice::new(payload);
         }
-        let mut controls: [SendAncillaryBuffer<'_, '_, '_>; N] =
-            std::array::from_fn(|_| SendAncillaryBuffer::default());
-        let mut planned = self.datagrams.iter().zip(&self.destinations);
-        let mut messages = controls.each_mut().map(|control| match planned.next() {
-            Some((datagram, destination)) => {
-                let slices = slices.get(datagram.first..datagram.first + datagram.frames).unwrap_or_default();
-                MMsgHdr::new_with_addr(destination, slices, control)
-            }
-            None => MMsgHdr::new(&[], control),
+        let messages = self.datagrams.iter().zip(&self.destinations).map(|(datagram, destination)| Message {
+            destination,
+            payloads: slices.get(datagram.first..datagram.first + datagram.frames).unwrap_or_default(),
+            segment: (datagram.frames > 1).then_some(datagram.segment as u16),
         });
-        sendmmsg(socket, &mut messages[..self.datagrams.len().min(N)], SendFlags::empty())
+        send::<N>(socket, messages).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
 
@@ -212,9 +174,8 @@ mod tests {
         frame
     }
 
-    /// Frames per datagram of the plans in which frames (destination, traffic class, length) leave, and the segment length of each
-    /// plan.
-    fn plans(segmentation: &Segmentation, frames: &[(u8, u8, usize)]) -> Vec<(Vec<usize>, u16)> {
+    /// Frames per datagram of the plans in which frames (destination, traffic class, length) leave.
+    fn plans(segmentation: &Segmentation, frames: &[(u8, u8, usize)]) -> Vec<Vec<usize>> {
         let mut arena = Vec::new();
         let mut staged = Vec::new();
         for &(to, traffic_class, len) in frames {
@@ -222,14 +183,13 @@ mod tests {
             arena.extend(frame(to, traffic_class, len));
             staged.push(Staged { start, end: arena.len() as u32, seal: None });
         }
-        let (mut plan, mut plans, mut head, mut applied) = (Plan::new(), Vec::new(), 0, 0);
+        let (mut plan, mut plans, mut head) = (Plan::new(), Vec::new(), 0);
         while head < staged.len() {
-            let context = Context { source: HERE.into(), scope: 0, segmentation, applied };
+            let context = Context { source: HERE.into(), scope: 0, segmentation };
             let options = plan.make(&context, &arena, &staged[head..]).unwrap();
             assert_eq!(options.traffic_class, frames[head].1);
-            applied = options.segment;
             head += plan.totals(plan.datagrams.len()).0;
-            plans.push((plan.datagrams.iter().map(|datagram| datagram.frames).collect(), applied));
+            plans.push(plan.datagrams.iter().map(|datagram| datagram.frames).collect());
         }
         plans
     }
@@ -238,31 +198,20 @@ mod tests {
     fn frames_of_one_length_to_one_destination_leave_together() {
         // A WRITE of six packets, of which the first one is the longest, and an ACK to another peer.
         let write = [(2, 0, 4128), (2, 0, 4112), (2, 0, 4112), (2, 0, 4112), (2, 0, 4112), (2, 0, 100), (3, 0, 20)];
-        assert_eq!(plans(&Segmentation::Everything, &write), [(vec![2], 4128), (vec![4, 1], 4112)]);
-        assert_eq!(plans(&Segmentation::Never, &write), [(vec![1; 7], 0)]);
+        assert_eq!(plans(&Segmentation::Everything, &write), [vec![2, 4, 1]]);
+        assert_eq!(plans(&Segmentation::Never, &write), [vec![1; 7]]);
     }
 
     #[test]
     fn datagrams_stay_below_64_kib_and_64_packets() {
-        assert_eq!(plans(&Segmentation::Everything, &[(2, 0, 4112); 20]), [(vec![15, 5], 4112)]);
-        assert_eq!(plans(&Segmentation::Everything, &[(2, 0, 80); 64]), [(vec![64], 80)]);
+        assert_eq!(plans(&Segmentation::Everything, &[(2, 0, 4112); 20]), [vec![15, 5]]);
+        assert_eq!(plans(&Segmentation::Everything, &[(2, 0, 80); 64]), [vec![64]]);
     }
 
     #[test]
-    fn single_packets_leave_with_any_segment_length_that_they_fit() {
-        let frames = [(2, 0, 80), (2, 0, 80), (3, 0, 20), (2, 4, 80), (2, 4, 96)];
-        assert_eq!(plans(&Segmentation::Everything, &frames), [(vec![2, 1], 80), (vec![1, 1], 0)]);
-        // A longer packet to another peer does not fit, and leaves first.
-        assert_eq!(
-            plans(&Segmentation::Everything, &[(3, 0, 90), (2, 0, 80), (2, 0, 80)]),
-            [(vec![1], 0), (vec![2], 80)]
-        );
-    }
-
-    #[test]
-    fn two_lengths_of_segments_need_two_calls() {
-        let frames = [(2, 0, 80), (2, 0, 80), (3, 0, 60), (3, 0, 60)];
-        assert_eq!(plans(&Segmentation::Everything, &frames), [(vec![2], 80), (vec![2], 60)]);
+    fn frames_of_one_traffic_class_leave_with_one_call() {
+        let frames = [(2, 0, 80), (2, 0, 80), (3, 0, 60), (3, 0, 60), (3, 0, 90), (2, 4, 80), (2, 4, 96)];
+        assert_eq!(plans(&Segmentation::Everything, &frames), [vec![2, 2, 1], vec![1, 1]]);
     }
 
     #[test]
@@ -271,6 +220,6 @@ mod tests {
         peers.note(Ipv4Addr::new(127, 0, 0, 2).into(), ROCE_UDP_PORT);
         let segmentation = Segmentation::Sockets(Sockets::new(peers));
         let frames = [(2, 0, 80), (2, 0, 80), (3, 0, 20), (3, 0, 20), (2, 0, 80), (2, 0, 80)];
-        assert_eq!(plans(&segmentation, &frames), [(vec![2], 80), (vec![1, 1], 80), (vec![2], 80)]);
+        assert_eq!(plans(&segmentation, &frames), [vec![2], vec![1, 1], vec![2]]);
     }
 }

@@ -17,7 +17,6 @@ mod capture_file;
 mod groups;
 mod manage;
 mod port;
-mod private;
 mod share;
 mod state;
 mod thread;
@@ -25,7 +24,7 @@ mod tx;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,18 +37,17 @@ use rxe_proto::Instant;
 use rxe_udp::{OpenError, Waker};
 
 use crate::address::AddressError;
-use crate::backend::{Answer, Backend, Device, Opened};
-use crate::descriptors::{Descriptors, File, Kind, lowest_private};
+use crate::backend::{Answer, Backend, Device, Objects, Opened};
+use crate::descriptors::{Descriptors, File, Kind, PRIVATE, lowest_private};
 use crate::inside::without_signals;
 use crate::instance::Info;
 use crate::local::Local;
 use crate::settings::Settings;
 use crate::user;
-use crate::uverbs::Uverbs;
+use crate::uverbs::{Mapped, Uverbs};
 use capture_file::CaptureFile;
 use manage::{Management, PortStats, senders};
 use port::Opened as OpenedPort;
-use private::Private;
 use state::State;
 
 /// The adapter of this process. See the [module](self).
@@ -68,8 +66,6 @@ pub struct Adapter {
 struct Shared {
     address: IpAddr,
     state: Mutex<State>,
-    /// Descriptors that a forked child closes.
-    private: Arc<Private>,
     waker: Waker,
     /// Signal handlers have posted work requests, which are in their queues.
     missed_doorbells: AtomicBool,
@@ -191,11 +187,10 @@ impl Adapter {
     /// # Errors
     /// The address cannot be taken.
     pub fn new(settings: &Settings, descriptors: &'static Descriptors) -> Result<Adapter, AdapterError> {
-        let private = Arc::<Private>::default();
         let waker = Waker::new(lowest_private()).map_err(AdapterError::Descriptors)?;
-        private.add(&waker);
+        PRIVATE.add(waker.as_fd().as_raw_fd());
         let OpenedPort { half, tx, receive_buffer, worker, local, routes, stats } =
-            port::open(settings.address, &private, &waker)?;
+            port::open(settings.address, &waker)?;
         let (senders, mail) = senders(&waker);
         let mut state = State::new(local.clone(), routes, tx, receive_buffer, worker, descriptors, mail)?;
         let (clock, port_stats) = (Clock(std::time::Instant::now()), PortStats::new(Mutex::new(stats)));
@@ -205,7 +200,6 @@ impl Adapter {
             None => None,
         };
         if let Some(file) = &capture_file {
-            private.add(file);
             without_signals(|| management.capture(file.path().to_owned())).map_err(AdapterError::Threads)??;
             // From the first packet on.
             state.serve_management(clock.now());
@@ -213,7 +207,6 @@ impl Adapter {
         let shared = Shared {
             address: local.address,
             state: Mutex::new(state),
-            private,
             waker,
             missed_doorbells: AtomicBool::new(false),
             groups_changed: Condvar::new(),
@@ -228,8 +221,9 @@ impl Adapter {
     }
 
     fn uverbs(&self, handle: u32, command: &[u8]) -> Result<Answer, Errno> {
+        let mapped = Mapped::of_command(command);
         let (new_channel, wait) = self.shared.run(|state, now| {
-            let channel = state.uverbs_command(now, handle, command)?;
+            let channel = state.uverbs_command(now, handle, command, mapped)?;
             Ok::<_, Errno>((channel, !state.groups().are_joined()))
         })??;
         if let Some((handle, fd)) = new_channel {
@@ -269,8 +263,12 @@ impl Backend for Adapter {
         &self.local
     }
 
+    fn objects(&self) -> Objects {
+        self.shared.lock().map(|state| state.objects()).unwrap_or_default()
+    }
+
     fn set_folder(&self, folder: &Path, info: Info) {
-        if let Err(error) = self.management.serve(folder, info, &self.shared.private) {
+        if let Err(error) = self.management.serve(folder, info) {
             tracing::warn!("rxe-ctl cannot reach this program: {error}");
         }
     }
@@ -284,8 +282,12 @@ impl Backend for Adapter {
         match file.kind {
             Kind::Uverbs => self.uverbs(file.handle, command),
             Kind::RdmaCm => self.rdma_cm(file.handle, command, byte_read),
-            Kind::Channel => Err(Errno::EINVAL),
+            Kind::Channel | Kind::Netlink => Err(Errno::EINVAL),
         }
+    }
+
+    fn ioctl(&self, file: File, at: u64) -> Result<(), Errno> {
+        self.shared.lock()?.uverbs_ioctl(file.handle, at)
     }
 
     fn interrupting(&self, file: File, command: &[u8]) -> bool {
@@ -303,7 +305,6 @@ impl Backend for Adapter {
     }
 
     fn forked(&self) {
-        self.shared.private.close();
         user::forked();
     }
 

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use rxe_adapter::counters::WorkerCounters;
 use rxe_proto::cm::{Cm, CmConfig, CmStats, MadTransmit, read_mad, write_mad};
 use rxe_proto::transport::{AsyncEvent, Engine, EngineConfig, Qpn};
-use rxe_proto::wire::cm::{CmMessage, ServiceId};
+use rxe_proto::wire::cm::{CmMessage, PortSpace, ServiceId};
 use rxe_proto::wire::{DropCounters, DropReason, Frame, PortId, Psn, ROCE_UDP_PORT, RocePacket, TxQueue, classify};
 use rxe_proto::{Duration, Instant};
 use rxe_udp::Routes;
@@ -20,12 +20,13 @@ use rxe_udp::host::{Output, PortTx};
 use super::addressee::message;
 use super::groups::Groups;
 use super::share::Node;
+use super::share::socket::claim_port;
 use super::tx::Tx;
-use crate::backend::{Answer, Device};
+use crate::backend::{Answer, Device, Objects};
 use crate::descriptors::{Descriptors, File, Kind};
 use crate::local::Local;
 use crate::rdma_cm::{self, Host, RdmaCm};
-use crate::uverbs::{PortEvent, Uverbs};
+use crate::uverbs::{Mapped, PortEvent, Uverbs};
 pub use managed::Mail;
 use managed::Managed;
 
@@ -189,6 +190,8 @@ impl State {
             Kind::Uverbs => self.uverbs.close(&mut self.engine, now, file.handle),
             Kind::Channel => self.uverbs.close_channel(file.handle),
             Kind::RdmaCm => self.with_host(now, |rdma_cm, host| rdma_cm.close(host, file.handle)),
+            // It is no file of the adapter.
+            Kind::Netlink => {}
         }
         self.update_groups();
     }
@@ -202,15 +205,25 @@ impl State {
         now: Instant,
         handle: u32,
         command: &[u8],
+        mapped: Mapped,
     ) -> Result<Option<(u32, OwnedFd)>, Errno> {
         if !Uverbs::gives_back(command) {
             self.check_running()?;
         }
-        self.uverbs.command(&mut self.engine, now, handle, command)?;
+        self.uverbs.command(&mut self.engine, now, handle, command, mapped)?;
         if !Uverbs::is_doorbell(command) {
             self.update_groups();
         }
         Ok(self.uverbs.take_new_channel())
+    }
+
+    /// Executes a command of the verbs device's ioctl. Also at the end of the process: libibverbs tries it before it writes a command that
+    /// gives something back.
+    ///
+    /// # Errors
+    /// Those of `ioctl`.
+    pub fn uverbs_ioctl(&self, handle: u32, at: u64) -> Result<(), Errno> {
+        self.uverbs.ioctl(&self.engine, handle, at)
     }
 
     /// Looks into the send queues of all queue pairs, as if each had a doorbell.
@@ -300,6 +313,11 @@ impl State {
         self.uverbs.port_event(event);
     }
 
+    /// The objects of the program.
+    pub fn objects(&self) -> Objects {
+        Objects { cm_ids: self.rdma_cm.ids(), ..self.uverbs.objects() }
+    }
+
     /// Whether the adapter was shut down.
     pub fn has_ended(&self) -> bool {
         self.ended
@@ -312,7 +330,8 @@ impl State {
     fn with_host<T>(&mut self, now: Instant, call: impl FnOnce(&mut RdmaCm, &mut Host<'_>) -> T) -> T {
         let State { cm, local, routes, descriptors, rdma_cm, .. } = self;
         let (route, file_at) = (route_by(routes), file_in(descriptors));
-        call(rdma_cm, &mut Host { cm, local, routes: &route, file_at: &file_at, now })
+        let claim = |space: PortSpace, port| claim_port(local.address, space as u16, port);
+        call(rdma_cm, &mut Host { cm, local, routes: &route, file_at: &file_at, claim: &claim, now })
     }
 
     fn update_groups(&mut self) {
@@ -510,7 +529,9 @@ impl Node for State {
 
     fn send_frame(&mut self, frame: &[u8]) -> bool {
         // A guest's: our fault rules are for our own packets.
-        self.tx.port_mut().push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some()
+        let sent = self.tx.port_mut().push(PORT, frame.len()).map(|room| room.copy_from_slice(frame)).is_some();
+        // A frame that an empty queue refuses is too long: it is dropped.
+        sent || self.tx.waiting() == 0
     }
 
     fn groups_mut(&mut self) -> &mut Groups {

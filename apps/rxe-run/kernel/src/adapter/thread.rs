@@ -16,6 +16,7 @@ use super::port::{Half, Opened, reopen};
 use super::share::Node;
 use super::share::owner::Guests;
 use crate::inside::spawn_without_signals;
+use crate::polling::note_cpu;
 use crate::uverbs::PortEvent;
 
 /// How long the last packets of a process have to leave.
@@ -45,6 +46,7 @@ fn run(mut half: Half, shared: &Shared) -> Result<(), Errno> {
             }
             Half::Guest(receiver) => receiver.wait(&shared.waker, blocked, timeout),
         };
+        note_cpu();
         if let Err(error) = waited {
             tracing::error!("waiting for packets failed: {error}");
         }
@@ -151,7 +153,10 @@ fn turn_of_owner(
     state.serve_management(now);
     state.turn(now);
     let wanted = (!state.groups().are_joined()).then(|| state.groups().wanted().clone());
-    let turned = Turned { ended: state.is_ending(), timeout: state.sleep(now), blocked: state.is_blocked() };
+    let mut turned = Turned { ended: state.is_ending(), timeout: state.sleep(now), blocked: state.is_blocked() };
+    if !turned.blocked && guests.as_ref().is_some_and(|guests| guests.has_unsent()) {
+        turned.timeout = Some(Duration::ZERO);
+    }
     drop(state);
     if let Some(wanted) = wanted {
         change_groups(receiver, &wanted);
@@ -179,7 +184,7 @@ fn change_groups(receiver: &mut UdpReceiver, wanted: &BTreeSet<IpAddr>) {
 
 /// Opens the port again after the end of its owner. `None` when it is not possible: the program gets an event that the port is down.
 fn reopen_port(shared: &Shared, worker: u8) -> Result<Option<Half>, Errno> {
-    let opened = reopen(shared.address, worker, &shared.private, &shared.waker);
+    let opened = reopen(shared.address, worker, &shared.waker);
     let mut state = shared.lock()?;
     match opened {
         Ok(Opened { half, tx, stats, .. }) => {

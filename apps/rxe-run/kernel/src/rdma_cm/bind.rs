@@ -32,7 +32,20 @@ impl RdmaCm {
         self.id(file, handle)?;
         // librdmacm tries a native InfiniBand address once, and then uses IP addresses.
         let source = address::read(sockaddr).ok_or(Errno::EAFNOSUPPORT)?;
-        self.bind_id(host, handle, source, address::wildcard(source))
+        self.bind_id(host, handle, source, address::wildcard(source))?;
+        let id = self.ids.get(handle).ok_or(Errno::ENOENT)?;
+        if source.port() != 0 && !id.reuse_address {
+            self.ports.claim(id, host.claim).inspect_err(|_| self.unbind(handle))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the address from an id that has just got it.
+    fn unbind(&mut self, handle: u32) {
+        if let Some(id) = self.ids.get_mut(handle) {
+            self.ports.release(id, handle);
+            (id.source, id.dest, id.has_port, id.attached, id.state) = (None, None, false, false, State::Idle);
+        }
     }
 
     /// Binds an id that has no address yet. `dest` is the peer, or a wildcard.
@@ -93,6 +106,7 @@ impl RdmaCm {
             // A listener does not share its address.
             self.ports.check(&self.ids, host.local, handle, false)?;
         }
+        self.ports.claim(self.ids.get(handle).ok_or(Errno::ENOENT)?, host.claim)?;
         let id = self.id_mut(file, handle)?;
         id.reuse_address = false;
         id.backlog = if (1..=MAX_BACKLOG).contains(&command.backlog) { command.backlog } else { MAX_BACKLOG };

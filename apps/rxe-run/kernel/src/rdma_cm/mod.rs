@@ -51,7 +51,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 use rxe_proto::cm::{Cm, CmConfig, ConnId, SidrId};
 use rxe_proto::wire::Psn;
-use rxe_proto::wire::cm::ServiceId;
+use rxe_proto::wire::cm::{PortSpace, ServiceId};
 use rxe_proto::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -63,7 +63,7 @@ use channel::{Channel, Event};
 use id::Id;
 pub use inspect::Owner;
 use multicast::Membership;
-use ports::Ports;
+use ports::{ClaimResult, Ports};
 use requests::Request;
 use table::Table;
 
@@ -84,6 +84,8 @@ pub struct Host<'a> {
     pub routes: &'a dyn Routes,
     /// The channel of a descriptor of the program.
     pub file_at: &'a dyn Fn(RawFd) -> Option<u32>,
+    /// Claims a port for this process, of those that share the address.
+    pub claim: &'a dyn Fn(PortSpace, u16) -> ClaimResult,
     /// The time.
     pub now: Instant,
 }
@@ -186,6 +188,12 @@ impl RdmaCm {
     #[must_use]
     pub fn is_open(&self, file: u32) -> bool {
         self.channels.contains_key(&file)
+    }
+
+    /// Number of ids.
+    #[must_use]
+    pub fn ids(&self) -> usize {
+        self.ids.len()
     }
 
     /// Whether an id listens on the port of a service, at whatever address.

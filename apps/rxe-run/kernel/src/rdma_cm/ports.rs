@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use rand_core::Rng;
@@ -16,6 +17,9 @@ use crate::local::Local;
 /// Ports that an id gets if it does not ask for one: Linux's default range.
 const EPHEMERAL: RangeInclusive<u16> = 32768..=60999;
 
+/// The claim to a port, which lasts until it is dropped; `None` where no other process can have the address.
+pub type ClaimResult = Result<Option<OwnedFd>, Errno>;
+
 /// A port in a port space.
 type Key = (u16, u16);
 
@@ -23,6 +27,8 @@ type Key = (u16, u16);
 #[derive(Debug)]
 pub struct Ports {
     owners: BTreeMap<Key, Vec<u32>>,
+    /// Ports that no other process at the address can have while this one has them.
+    claimed: BTreeMap<Key, OwnedFd>,
     ephemeral: RangeInclusive<u16>,
     /// The last ephemeral port, which is not assigned twice in a row.
     last: u16,
@@ -47,7 +53,7 @@ pub enum Listener {
 impl Ports {
     /// Ports without owners, with a range of ephemeral ones.
     pub fn new(ephemeral: RangeInclusive<u16>) -> Ports {
-        Ports { owners: BTreeMap::new(), ephemeral, last: 0 }
+        Ports { owners: BTreeMap::new(), claimed: BTreeMap::new(), ephemeral, last: 0 }
     }
 
     /// Gives an id the port of its source address, or an ephemeral port for port 0, and returns the port.
@@ -80,8 +86,23 @@ impl Ports {
             owners.retain(|&owner| owner != handle);
             if owners.is_empty() {
                 self.owners.remove(&key);
+                self.claimed.remove(&key);
             }
         }
+    }
+
+    /// Takes the port of an id for this process alone, of those that share the address.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`: another one has it.
+    pub fn claim(&mut self, id: &Id, claim: &dyn Fn(PortSpace, u16) -> ClaimResult) -> Result<(), Errno> {
+        let key = (id.space as u16, address::port(id.source));
+        if !self.claimed.contains_key(&key)
+            && let Some(claim) = claim(id.space, key.1)?
+        {
+            self.claimed.insert(key, claim);
+        }
+        Ok(())
     }
 
     /// Whether an id may have the port of its source address beside those that have it already. With `reuse`, ids that allow it

@@ -10,6 +10,7 @@ use zerocopy::FromBytes;
 use super::Uverbs;
 use super::abi::{self, command};
 use super::call::{Call, Header, Shape};
+use super::maps::Mapped;
 use super::table::ContextId;
 
 /// A command in execution.
@@ -19,17 +20,27 @@ pub(super) struct Command<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) now: Instant,
     pub(super) call: Call<'a>,
+    /// What the program can do with the memory that it registers.
+    pub(super) mapped: Mapped,
 }
 
 /// Executes commands.
 type Method = fn(&mut Uverbs, &mut Command<'_>) -> Result<(), Errno>;
 
 impl Uverbs {
-    /// Executes one `write` to the device: `buf` is what the program writes to a context.
+    /// Executes one `write` to the device: `buf` is what the program writes to a context, and `mapped` what [`Mapped::of_command`] has
+    /// found of it.
     ///
     /// # Errors
     /// The error of `write`, as from the kernel's device. `EBADF` when `handle` is no open context.
-    pub fn command(&mut self, engine: &mut Engine, now: Instant, handle: u32, buf: &[u8]) -> Result<(), Errno> {
+    pub fn command(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        handle: u32,
+        buf: &[u8],
+        mapped: Mapped,
+    ) -> Result<(), Errno> {
         let context = ContextId(handle);
         if !self.is_open(handle) {
             return Err(Errno::EBADF);
@@ -46,7 +57,7 @@ impl Uverbs {
         if !self.is_initialized(context) && header.command != command::GET_CONTEXT {
             return Err(Errno::EINVAL);
         }
-        method(self, &mut Command { context, engine, now, call })
+        method(self, &mut Command { context, engine, now, call, mapped })
     }
 
     /// Whether a command does nothing but give objects back.

@@ -13,6 +13,7 @@ use super::channel::Channel;
 use super::command::Command;
 use super::ring::QueueMemory;
 use super::table::ContextId;
+use crate::backend::Objects;
 
 /// The device opened once.
 #[derive(Debug)]
@@ -70,6 +71,19 @@ impl Uverbs {
             closed: VecDeque::new(),
         });
         Ok((id.0, program))
+    }
+
+    /// Numbers of objects, without those of the connection manager.
+    pub fn objects(&self) -> Objects {
+        Objects {
+            pds: self.pds.len(),
+            cqs: self.cqs.len(),
+            qps: self.qps.len(),
+            cm_ids: 0,
+            mrs: self.mrs.len(),
+            contexts: self.contexts.len(),
+            srqs: self.srqs.len(),
+        }
     }
 
     /// Whether `handle` is an open context.

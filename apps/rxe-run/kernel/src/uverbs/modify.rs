@@ -13,6 +13,7 @@ use super::path::{path, route_of_qp};
 use super::qp::{errno, state_number};
 use super::transitions::is_allowed;
 use super::{PORT, Uverbs};
+use crate::polling;
 
 impl Uverbs {
     /// MODIFY_QP
@@ -66,8 +67,12 @@ impl Uverbs {
             qp.sends.reset();
             qp.receives.iter_mut().for_each(|receives| receives.reset());
         }
+        let user_handle = qp.user_handle;
         if let Some(info) = command.engine.query_qp(qpn) {
             self.note_state(handle, info.state);
+        }
+        if (from, to) == (qp_state::RESET, qp_state::INIT) {
+            polling::wrap(user_handle, handle, qpn.get());
         }
         match to {
             // The program knows that it is connected. In RTR the first request raises an event.

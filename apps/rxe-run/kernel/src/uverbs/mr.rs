@@ -12,7 +12,7 @@ use super::abi::{
     rereg,
 };
 use super::command::Command;
-use super::maps;
+use super::maps::Mapped;
 use super::staging::Staging;
 
 /// A memory region.
@@ -86,13 +86,18 @@ impl ForeignMemory for ProgramMemory {
 /// # Errors
 /// `EINVAL` for an empty range or one beyond the address space, `EFAULT` when it is not all mapped, or not writable though
 /// the device may write.
-fn program_memory(start: u64, len: u64, rights: Rights, staging: &Arc<Staging>) -> Result<Memory, Errno> {
-    let end = start.checked_add(len).ok_or(Errno::EINVAL)?;
-    if len == 0 || len > isize::MAX as u64 {
+fn program_memory(
+    start: u64,
+    len: u64,
+    rights: Rights,
+    mapped: Mapped,
+    staging: &Arc<Staging>,
+) -> Result<Memory, Errno> {
+    if len == 0 || len > isize::MAX as u64 || start.checked_add(len).is_none() {
         return Err(Errno::EINVAL);
     }
     if !rights.on_demand {
-        maps::check(start, end, rights.access.contains(Access::LOCAL_WRITE))?;
+        mapped.check(rights.access.contains(Access::LOCAL_WRITE))?;
     }
     let (id, staging) = (staging.new_id(), Arc::clone(staging));
     Ok(Memory::foreign(Arc::new(ProgramMemory { start, len: len as usize, staging, id })))
@@ -137,7 +142,7 @@ impl Uverbs {
         let rights = rights(request.access_flags)?;
         let pd = self.pd(command.context, request.pd_handle)?;
         self.mrs.check_room()?;
-        let memory = program_memory(request.start, request.length, rights, &self.staging)?;
+        let memory = program_memory(request.start, request.length, rights, command.mapped, &self.staging)?;
         let region = command.engine.keys_mut().register(pd, memory, request.hca_va, rights.access).map_err(errno)?;
         let mr = Mr { key: region.lkey(), on_demand: rights.on_demand };
         let mr_handle = self.mrs.insert(command.context, mr)?;
@@ -166,7 +171,8 @@ impl Uverbs {
             Rights { access: region.access(), on_demand }
         };
         let translation = if changes(rereg::TRANS) {
-            Some((program_memory(request.start, request.length, rights, &self.staging)?, request.hca_va))
+            let memory = program_memory(request.start, request.length, rights, command.mapped, &self.staging)?;
+            Some((memory, request.hca_va))
         } else {
             None
         };

@@ -70,17 +70,12 @@ pub(super) fn route_of_qp(dest: &QpDest) -> Result<Route, Errno> {
 /// The path along a route.
 ///
 /// # Errors
-/// `EINVAL` when there is no such source GID, the socket has not its address, or the destination is of another address
-/// family.
+/// `EINVAL` when there is no such source GID, or the destination is of another address family.
 pub(super) fn path(local: &Local, route: &Route) -> Result<Path, Errno> {
     let src = *local.gids.get(usize::from(route.sgid_index)).ok_or(Errno::EINVAL)?;
     let dst = Gid(route.dgid);
-    if src.ip() != local.address || src.is_ipv4() != dst.is_ipv4() {
-        tracing::warn!(
-            "GID index {} cannot be used to reach {dst}: this adapter sends from {}. Use the GID index of that address.",
-            route.sgid_index,
-            local.address,
-        );
+    if src.is_ipv4() != dst.is_ipv4() {
+        tracing::warn!("{dst} cannot be reached from {}: use an address of the same family", local.address);
         return Err(Errno::EINVAL);
     }
     let hop_limit = if dst.ip().is_multicast() { route.hop_limit.max(1) } else { HOP_LIMIT };
@@ -102,15 +97,11 @@ pub(super) fn path(local: &Local, route: &Route) -> Result<Path, Errno> {
 mod tests {
     use super::*;
     use rxe_proto::wire::PathMtu;
-    use std::net::{IpAddr, Ipv6Addr};
+    use std::net::IpAddr;
 
     fn local(address: &str) -> Local {
         let address: IpAddr = address.parse().unwrap();
-        let link_local = Gid::from("fe80::7".parse::<Ipv6Addr>().unwrap());
-        let own = Gid::from(address);
-        let gids = if own == link_local { vec![own] } else { vec![link_local, own] };
-        let interface = "lo".into();
-        Local { address, gids, interface, ifindex: 1, path_mtu: PathMtu::Mtu4096, node_guid: 1 }
+        Local::new(address, "lo".into(), 1, PathMtu::Mtu4096)
     }
 
     fn route(dst: &str, sgid_index: u8) -> Route {
@@ -124,6 +115,7 @@ mod tests {
         assert_eq!((path4.src.ip().to_string(), path4.dst.ip().to_string()), ("127.0.0.2".into(), "10.0.0.9".into()));
         assert_eq!((path4.udp_src_port, path4.hop_limit, path4.flow_label, path4.traffic_class), (4791, 64, 1, 0x20));
         assert!(path4.is_ipv4());
+        assert_eq!(path(&local("127.0.0.2"), &route("10.0.0.9", 0)).unwrap(), path4, "both GIDs are the address");
         let path6 = path(&local("fd00::1"), &route("fd00::2", 1)).unwrap();
         assert!(!path6.is_ipv4());
         assert!(path(&local("fe80::7"), &route("fe80::8", 0)).is_ok(), "a link-local address is its own GID");
@@ -133,7 +125,7 @@ mod tests {
     #[test]
     fn a_route_that_the_socket_cannot_take_is_refused() {
         let v4 = local("127.0.0.2");
-        for route in [route("10.0.0.9", 0), route("fe80::8", 0), route("fd00::2", 1), route("10.0.0.9", 2)] {
+        for route in [route("fe80::8", 0), route("fd00::2", 1), route("10.0.0.9", 2)] {
             assert_eq!(path(&v4, &route), Err(Errno::EINVAL), "{route:?}");
         }
         assert_eq!(path(&local("fd00::1"), &route("10.0.0.9", 1)), Err(Errno::EINVAL));

@@ -5,28 +5,23 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rxe_inspect::server::Stream;
 
-use crate::adapter::private::Private;
 use crate::descriptors::{duplicate, out_of_the_way};
 
 /// Listens at `path`.
 ///
 /// # Errors
 /// Those of bind.
-pub fn listen(path: &Path, private: &Private) -> io::Result<UnixListener> {
-    let listener = UnixListener::from(out_of_the_way(UnixListener::bind(path)?.into()));
-    private.add(&listener);
-    Ok(listener)
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    Ok(UnixListener::from(out_of_the_way(UnixListener::bind(path)?.into())))
 }
 
 /// A connection of `rxe-ctl`.
 pub struct Connection {
     stream: UnixStream,
-    private: Arc<Private>,
 }
 
 impl Connection {
@@ -34,20 +29,13 @@ impl Connection {
     ///
     /// # Errors
     /// Those of accept.
-    pub fn accept(listener: &UnixListener, private: &Arc<Private>) -> io::Result<Connection> {
+    pub fn accept(listener: &UnixListener) -> io::Result<Connection> {
         let (stream, _) = listener.accept()?;
-        Ok(Connection::new(out_of_the_way(stream.into()), private))
+        Ok(Connection::new(out_of_the_way(stream.into())))
     }
 
-    fn new(fd: OwnedFd, private: &Arc<Private>) -> Connection {
-        private.add(&fd);
-        Connection { stream: UnixStream::from(fd), private: Arc::clone(private) }
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.private.remove(&self.stream);
+    fn new(fd: OwnedFd) -> Connection {
+        Connection { stream: UnixStream::from(fd) }
     }
 }
 
@@ -69,7 +57,7 @@ impl Write for Connection {
 
 impl Stream for Connection {
     fn try_clone(&self) -> io::Result<Connection> {
-        Ok(Connection::new(duplicate(&self.stream)?, &self.private))
+        Ok(Connection::new(duplicate(&self.stream)?))
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {

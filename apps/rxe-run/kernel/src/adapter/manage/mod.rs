@@ -26,7 +26,6 @@ use rxe_service::mailbox::{WorkerInspector, questions};
 use rxe_service::{LocalPort, Restrictions};
 use rxe_udp::{UdpStats, Waker};
 
-use super::private::Private;
 use super::state::{Mail, PORT, State};
 use crate::inside::{set_inside, spawn_without_signals};
 use crate::instance::{Info, socket_in};
@@ -125,15 +124,14 @@ impl Management {
     ///
     /// # Errors
     /// The socket cannot be made, or there are no more threads.
-    pub fn serve(&self, folder: &Path, info: Info, private: &Arc<Private>) -> io::Result<()> {
-        let listener: UnixListener = listen(&socket_in(folder), private)?;
+    pub fn serve(&self, folder: &Path, info: Info) -> io::Result<()> {
+        let listener: UnixListener = listen(&socket_in(folder))?;
         let managed = Arc::new(Managed { inspector: self.inspector.clone(), capture: self.capture.clone(), info });
         let clients = Clients::new(Deadlines::DEFAULT, Arc::default());
-        let private = Arc::clone(private);
         spawn_without_signals("rxe-ctl", move || {
             clients.serve_all(
                 "rxe-ctl",
-                || Connection::accept(&listener, &private),
+                || Connection::accept(&listener),
                 move |client| {
                     set_inside(true);
                     converse(client, |request| answers::answer(&managed, request), answers::refuse_events);

@@ -15,7 +15,6 @@ use rxe_udp::{Tap, Waker};
 use super::Node;
 use super::message::{Batch, MAX_LEN, Message};
 use super::socket::{Received, Sent, connect_to_owner, receive_message, send_message};
-use crate::adapter::private::Private;
 
 /// Messages that one turn reads, at most.
 const BURST: usize = 16;
@@ -40,7 +39,7 @@ pub struct Joined {
 /// # Errors
 /// `EUSERS`: as many processes as there can be share the address. `EAGAIN`: the owner does not answer. Others: there is none of this user,
 /// or it ends.
-pub fn join(address: IpAddr, worker: Option<u8>, patience: Duration, private: &Arc<Private>) -> Result<Joined, Errno> {
+pub fn join(address: IpAddr, worker: Option<u8>, patience: Duration) -> Result<Joined, Errno> {
     let socket = connect_to_owner(address, patience)?;
     if send_message(&socket, &Message::Hello(worker).bytes()) != Sent::Done {
         return Err(Errno::ECONNREFUSED);
@@ -53,30 +52,18 @@ pub fn join(address: IpAddr, worker: Option<u8>, patience: Duration, private: &A
         Some(Message::Refused) => return Err(Errno::EUSERS),
         _ => return Err(Errno::ECONNREFUSED),
     };
-    private.add(&socket);
     let socket = Arc::new(socket);
-    let receiver = GuestReceiver {
-        socket: Arc::clone(&socket),
-        private: Arc::clone(private),
-        buffer: vec![0; MAX_LEN].into_boxed_slice(),
-        asked: None,
-    };
+    let receiver =
+        GuestReceiver { socket: Arc::clone(&socket), buffer: vec![0; MAX_LEN].into_boxed_slice(), asked: None };
     Ok(Joined { receiver, tx: GuestTx { socket, batch: Batch::default(), frames: Vec::new(), tap: None }, worker })
 }
 
 /// The receiving half.
 pub struct GuestReceiver {
     socket: Arc<OwnedFd>,
-    private: Arc<Private>,
     buffer: Box<[u8]>,
     /// The groups that the owner was asked for and has not confirmed.
     asked: Option<BTreeSet<IpAddr>>,
-}
-
-impl Drop for GuestReceiver {
-    fn drop(&mut self) {
-        self.private.remove(&*self.socket);
-    }
 }
 
 impl GuestReceiver {

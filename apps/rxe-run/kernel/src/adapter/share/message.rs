@@ -85,6 +85,18 @@ impl<'a> Message<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frames<'a>(&'a [u8]);
 
+impl<'a> Frames<'a> {
+    /// Frames as [`bytes`](Self::bytes) returns them.
+    pub fn of(bytes: &'a [u8]) -> Frames<'a> {
+        Frames(bytes)
+    }
+
+    /// Those that are left.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.0
+    }
+}
+
 impl<'a> Iterator for Frames<'a> {
     type Item = &'a [u8];
 

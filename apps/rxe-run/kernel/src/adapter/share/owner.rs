@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant as Time};
 
 use nix::errno::Errno;
@@ -12,11 +11,10 @@ use rxe_proto::Instant;
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::{Frame, classify};
 
-use super::message::{Batch, MAX_LEN, Message};
+use super::message::{Batch, Frames, MAX_LEN, Message};
 use super::socket::{Received, Sent, accept, receive_message, send_message};
 use super::{Node, WORKERS};
 use crate::adapter::addressee::Addressee;
-use crate::adapter::private::Private;
 use crate::descriptors::out_of_the_way;
 
 /// Processes that have connected and not said hello, at most.
@@ -38,7 +36,6 @@ pub struct Guests {
     newcomers: Vec<OwnedFd>,
     guests: [Option<Guest>; WORKERS],
     buffer: Box<[u8]>,
-    private: Arc<Private>,
     /// Until then only guests of the last owner are accepted.
     returning: Option<Time>,
     /// Frames for which there was no room.
@@ -51,8 +48,10 @@ struct Guest {
     out: Batch,
     /// Complete messages that the socket had no room for, the oldest first.
     queued: VecDeque<Batch>,
-    /// The epoll instance reports room in the socket.
-    waits_for_room: bool,
+    /// Frames of its last message that the port had no room for. Nothing more is read from it before they are sent.
+    unsent: Vec<u8>,
+    /// What the epoll instance reports of the socket.
+    interest: EpollFlags,
     groups: BTreeSet<IpAddr>,
     /// It is to be told when the port is a member of its groups.
     waits_for_groups: bool,
@@ -60,8 +59,15 @@ struct Guest {
 
 impl Guest {
     fn new(socket: OwnedFd) -> Guest {
-        let (queued, groups) = (VecDeque::new(), BTreeSet::new());
-        Guest { socket, out: Batch::default(), queued, waits_for_room: false, groups, waits_for_groups: false }
+        Guest {
+            socket,
+            out: Batch::default(),
+            queued: VecDeque::new(),
+            unsent: Vec::new(),
+            interest: EpollFlags::EPOLLIN,
+            groups: BTreeSet::new(),
+            waits_for_groups: false,
+        }
     }
 
     /// Adds a frame. Returns how many frames were dropped for it.
@@ -92,9 +98,12 @@ impl Guest {
         }
     }
 
-    /// Whether frames wait for room.
-    fn is_blocked(&self) -> bool {
-        !self.out.is_empty()
+    /// What its socket is watched for: messages unless it has to wait, and room for what waits.
+    fn wanted(&self) -> EpollFlags {
+        let mut wanted = EpollFlags::empty();
+        wanted.set(EpollFlags::EPOLLIN, self.unsent.is_empty());
+        wanted.set(EpollFlags::EPOLLOUT, !self.out.is_empty());
+        wanted
     }
 }
 
@@ -103,13 +112,11 @@ impl Guests {
     ///
     /// # Errors
     /// There are no more descriptors.
-    pub fn new(listener: OwnedFd, own: u8, taken_over: bool, private: &Arc<Private>) -> Result<Guests, Errno> {
+    pub fn new(listener: OwnedFd, own: u8, taken_over: bool) -> Result<Guests, Errno> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let epoll = Epoll(out_of_the_way(epoll.0));
         let event = |fd: &OwnedFd| EpollEvent::new(EpollFlags::EPOLLIN, fd.as_raw_fd() as u64);
         epoll.add(&listener, event(&listener))?;
-        private.add(&listener);
-        private.add(&epoll.0);
         Ok(Guests {
             own,
             listener,
@@ -117,7 +124,6 @@ impl Guests {
             newcomers: Vec::new(),
             guests: [const { None }; WORKERS],
             buffer: vec![0; MAX_LEN].into_boxed_slice(),
-            private: Arc::clone(private),
             returning: taken_over.then(|| Time::now() + RETURN),
             dropped: 0,
         })
@@ -168,7 +174,8 @@ impl Guests {
     /// Offers a request to the guests from number `first` on; when none is left, it is ours to refuse.
     fn offer(&mut self, first: usize, state: &mut impl Node, now: Instant, frame: &[u8]) {
         for guest in self.guests.iter_mut().skip(first).flatten() {
-            if send_message(&guest.socket, &Message::Request(frame).bytes()) == Sent::Done {
+            // Without room the request is lost, and the peer repeats it: this guest may be the one that listens.
+            if send_message(&guest.socket, &Message::Request(frame).bytes()) != Sent::Gone {
                 return;
             }
         }
@@ -179,12 +186,12 @@ impl Guests {
     pub fn flush(&mut self) {
         for guest in self.guests.iter_mut().flatten() {
             guest.flush();
-            if guest.is_blocked() != guest.waits_for_room {
-                let room = if guest.is_blocked() { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
-                let mut event = EpollEvent::new(EpollFlags::EPOLLIN | room, guest.socket.as_raw_fd() as u64);
+            let wanted = guest.wanted();
+            if wanted != guest.interest {
+                let mut event = EpollEvent::new(wanted, guest.socket.as_raw_fd() as u64);
                 // It cannot fail: the socket is in the list.
                 if self.epoll.modify(&guest.socket, &mut event).is_ok() {
-                    guest.waits_for_room = guest.is_blocked();
+                    guest.interest = wanted;
                 }
             }
         }
@@ -202,8 +209,17 @@ impl Guests {
         }
     }
 
+    /// Whether frames of guests wait for room in the port.
+    pub fn has_unsent(&self) -> bool {
+        self.guests.iter().flatten().any(|guest| !guest.unsent.is_empty())
+    }
+
     /// Accepts guests, and does what they ask for.
     pub fn serve(&mut self, state: &mut impl Node, now: Instant) {
+        for guest in self.guests.iter_mut().flatten().filter(|guest| !guest.unsent.is_empty()) {
+            let left = send_frames(state, Frames::of(&guest.unsent)).len();
+            guest.unsent.drain(..guest.unsent.len() - left);
+        }
         let mut events = [EpollEvent::empty(); 16];
         let count = self.epoll.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
         for event in &events[..count] {
@@ -225,15 +241,13 @@ impl Guests {
     /// Accepts as many as there is room for; the others wait in the backlog. While there is none, the oldest has to go: it says nothing.
     fn accept(&mut self) {
         if self.newcomers.len() == NEWCOMERS {
-            let silent = self.newcomers.remove(0);
-            self.private.remove(&silent);
+            self.newcomers.remove(0);
         }
         while self.newcomers.len() < NEWCOMERS
             && let Some(newcomer) = accept(&self.listener)
         {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, newcomer.as_raw_fd() as u64);
             if self.epoll.add(&newcomer, event).is_ok() {
-                self.private.add(&newcomer);
                 self.newcomers.push(newcomer);
             }
         }
@@ -254,7 +268,7 @@ impl Guests {
             Some(Message::Hello(None)) if self.returning.is_some_and(|until| Time::now() < until) => None,
             // Number 0 last: an owner that was no guest before has it, also the next one.
             Some(Message::Hello(None)) => (1..WORKERS as u8).chain([0]).find(|&worker| free(worker)),
-            _ => return self.private.remove(&newcomer),
+            _ => return,
         };
         match worker {
             Some(worker) if send_message(&newcomer, &Message::Welcome(worker).bytes()) == Sent::Done => {
@@ -263,7 +277,6 @@ impl Guests {
             _ => {
                 // It is about to be disconnected, which says the same.
                 let _ = send_message(&newcomer, &Message::Refused.bytes());
-                self.private.remove(&newcomer);
             }
         }
     }
@@ -271,6 +284,9 @@ impl Guests {
     fn read(&mut self, worker: usize, state: &mut impl Node, now: Instant) {
         for _ in 0..BURST {
             let Some(Some(guest)) = self.guests.get_mut(worker) else { return };
+            if !guest.unsent.is_empty() {
+                return;
+            }
             let len = match receive_message(&guest.socket, &mut self.buffer) {
                 Received::Message(len) => len,
                 Received::Nothing => return,
@@ -289,7 +305,10 @@ impl Guests {
     fn execute(&mut self, worker: usize, message: Option<Message<'_>>, state: &mut impl Node, now: Instant) -> bool {
         match message {
             Some(Message::Frames(frames)) => {
-                self.dropped += frames.filter(|frame| !state.send_frame(frame)).count() as u64;
+                let unsent = send_frames(state, frames);
+                if let Some(guest) = &mut self.guests[worker] {
+                    guest.unsent.extend_from_slice(unsent);
+                }
             }
             Some(Message::NotMine(frame)) => self.offer(worker + 1, state, now, frame),
             Some(Message::Groups(groups)) => {
@@ -305,19 +324,101 @@ impl Guests {
     }
 
     fn remove(&mut self, worker: usize, state: &mut impl Node) {
-        if let Some(guest) = self.guests[worker].take() {
-            self.private.remove(&guest.socket);
+        if self.guests[worker].take().is_some() {
             state.groups_mut().set_of_guests(self.groups());
+        }
+    }
+}
+
+/// Sends frames until the port has no more room. Returns those that are left.
+fn send_frames<'a>(state: &mut impl Node, mut frames: Frames<'a>) -> &'a [u8] {
+    loop {
+        let left = frames.bytes();
+        match frames.next() {
+            None => return &[],
+            Some(frame) if !state.send_frame(frame) => return left,
+            Some(_) => {}
         }
     }
 }
 
 impl Drop for Guests {
     fn drop(&mut self) {
-        self.private.remove(&self.listener);
-        self.private.remove(&self.epoll.0);
         if self.dropped > 0 {
-            tracing::debug!("{} frames of or for guests of this address were dropped for want of room", self.dropped);
+            tracing::debug!(
+                "{} frames for other programs at this address were dropped: their sockets were full",
+                self.dropped
+            );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rxe_proto::wire::{PortId, TxQueue};
+
+    use super::super::guest::{Joined, join};
+    use super::super::socket::claim;
+    use super::*;
+    use crate::adapter::groups::Groups;
+
+    /// A port with room for so many frames, and those that were sent.
+    #[derive(Default)]
+    struct Port {
+        room: usize,
+        sent: Vec<Vec<u8>>,
+        groups: Groups,
+    }
+
+    impl Node for Port {
+        fn handle_frame(&mut self, _: Instant, _: &[u8]) {}
+
+        fn listens_for(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        fn send_frame(&mut self, frame: &[u8]) -> bool {
+            let has_room = self.room > 0;
+            if has_room {
+                self.room -= 1;
+                self.sent.push(frame.to_vec());
+            }
+            has_room
+        }
+
+        fn groups_mut(&mut self) -> &mut Groups {
+            &mut self.groups
+        }
+    }
+
+    #[test]
+    fn frames_of_a_guest_wait_for_room_in_the_port() {
+        let address = IpAddr::from([127, 77, 2, (std::process::id() % 250) as u8]);
+        let mut guests = Guests::new(claim(address).unwrap(), 0, false).unwrap();
+        let mut port = Port::default();
+        let joining = std::thread::spawn(move || join(address, None, Duration::from_secs(60)).unwrap());
+        while guests.is_empty() {
+            guests.serve(&mut port, Instant::ZERO);
+        }
+        let Joined { mut tx, worker, .. } = joining.join().unwrap();
+        assert_eq!(worker, 1);
+        const FRAMES: usize = 1000;
+        let (mut pushed, mut refused, mut turns) = (0, 0, 0);
+        while port.sent.len() < FRAMES {
+            while pushed < FRAMES
+                && let Some(frame) = tx.push(PortId(0), 2000)
+            {
+                frame.fill(pushed as u8);
+                pushed += 1;
+            }
+            refused += usize::from(tx.flush() > 0);
+            (port.room, turns) = (7, turns + 1);
+            assert!(turns < FRAMES, "{} of {pushed} frames arrived", port.sent.len());
+            guests.serve(&mut port, Instant::ZERO);
+            guests.flush();
+        }
+        assert!(refused > 0 && (FRAMES / 7..FRAMES / 3).contains(&turns), "refused {refused}, {turns} turns");
+        assert!(port.sent.iter().enumerate().all(|(number, frame)| *frame == [number as u8; 2000]));
+        assert_eq!(guests.guests[1].as_ref().unwrap().interest, EpollFlags::EPOLLIN);
     }
 }

@@ -60,6 +60,21 @@ pub fn claim(address: IpAddr) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
+/// Claims a port of the connection manager for this process, of those that share the address.
+///
+/// # Errors
+/// `EADDRINUSE`: another process has it. Where a filter forbids such a socket, nothing is claimed.
+pub fn claim_port(address: IpAddr, space: u16, port: u16) -> Result<Option<OwnedFd>, Errno> {
+    let bound = new_socket(SockFlag::empty()).and_then(|socket| {
+        let name = format!("rxe-run-{}-{address}-{space:#x}-{port}", geteuid());
+        bind(socket.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?).map(|()| socket)
+    });
+    match bound {
+        Err(Errno::EADDRINUSE) => Err(Errno::EADDRINUSE),
+        bound => Ok(bound.ok()),
+    }
+}
+
 /// The next guest; `None` when there is none. A process of another user is no guest.
 pub fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     loop {

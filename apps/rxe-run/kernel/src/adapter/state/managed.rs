@@ -61,7 +61,7 @@ impl State {
         let State { engine, cm, local, routes, descriptors, rdma_cm, managed, .. } = self;
         let (route, file_at) = (route_by(routes), file_in(descriptors));
         while let Some(question) = managed.mail.questions.take() {
-            let host = Host { cm, local, routes: &route, file_at: &file_at, now };
+            let host = Host { cm, local, routes: &route, file_at: &file_at, claim: &|_, _| Ok(None), now };
             question.answer(now, engine, &mut Owner { rdma_cm, host });
         }
     }

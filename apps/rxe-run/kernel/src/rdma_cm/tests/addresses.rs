@@ -190,13 +190,32 @@ fn resolution_fails_with_an_event_and_can_be_repeated() {
 }
 
 #[test]
+fn a_port_of_another_process_at_the_address_is_in_use() {
+    let mut node = Node::new(SERVER);
+    node.taken = Some(PORT);
+    let file = node.open();
+    let id = node.create(file, 1, ps::TCP);
+    assert_eq!(node.bind(file, id, (SERVER, PORT)), Err(Errno::EADDRINUSE));
+    node.bind(file, id, (SERVER, PORT + 1)).unwrap();
+    node.listen(file, id, 7).unwrap();
+    // One that may share its address finds out when it listens.
+    let shares = node.create(file, 2, ps::TCP);
+    node.set_option(file, shares, 0, REUSE, &ON).unwrap();
+    node.bind(file, shares, (SERVER, PORT)).unwrap();
+    assert_eq!(node.listen(file, shares, 7), Err(Errno::EADDRINUSE));
+    node.taken = None;
+    node.listen(file, shares, 7).unwrap();
+}
+
+#[test]
 fn a_route_that_comes_from_another_address_is_of_another_adapter() {
     let mut node = Node::new(SERVER);
     let file = node.open();
     let id = node.create(file, 1, ps::TCP);
     let Node { device, cm, local, now, .. } = &mut node;
     let routes = |_: IpAddr| Some(IpAddr::from([10, 0, 0, 7]));
-    let mut host = crate::rdma_cm::Host { cm, local, routes: &routes, file_at: &|_| None, now: *now };
+    let (file_at, claim) = (|_| None, |_, _| Ok(None));
+    let mut host = crate::rdma_cm::Host { cm, local, routes: &routes, file_at: &file_at, claim: &claim, now: *now };
     let (src_addr, dst_addr) = (address::write(None), address::write(Some((CLIENT, PORT).into())));
     let command = abi::ResolveIp { src_addr, dst_addr, id, timeout_ms: 1 };
     let buf = super::support::command_bytes(cmd::RESOLVE_IP, &command, 0);

@@ -55,7 +55,7 @@ fn rping_client_and_server_connect_and_disconnect() {
     assert_eq!((server_rtr.dest_qp_num, client_rtr.dest_qp_num), (0x11, 0x22));
     assert_eq!((server_rtr.rq_psn, client_rtr.rq_psn), (client_rts.sq_psn, server_rts.sq_psn));
     assert_eq!((server_rtr.path_mtu, client_rtr.path_mtu), (3, 3));
-    assert_eq!((server_rtr.ah_attr.grh.dgid, client_rtr.ah_attr.grh.sgid_index), (route.ib_route[0].dgid, 1));
+    assert_eq!((server_rtr.ah_attr.grh.dgid, client_rtr.ah_attr.grh.sgid_index), (route.ib_route[0].dgid, 0));
     assert_eq!((client_rts.timeout, client_rts.retry_cnt, client_rts.rnr_retry), (19, 7, 7));
     assert_eq!((server_rts.timeout, server_rts.retry_cnt, server_rts.rnr_retry), (19, 7, 7));
     assert_eq!(client_rtr.ah_attr.grh.flow_label, server_rtr.ah_attr.grh.flow_label);

@@ -36,7 +36,7 @@ fn udaddy_client_learns_the_queue_pair_of_the_server() {
     assert_eq!((param.qp_num, param.qkey, param.private_data_len), (0x22, QKEY, 136));
     assert_eq!(&param.private_data[..3], b"me\0");
     let ah = param.ah_attr;
-    assert_eq!((ah.grh.dgid, ah.grh.sgid_index, ah.grh.hop_limit), (Gid::from(SERVER).0, 1, 64));
+    assert_eq!((ah.grh.dgid, ah.grh.sgid_index, ah.grh.hop_limit), (Gid::from(SERVER).0, 0, 64));
     assert_eq!((ah.is_global, ah.port_num, ah.dlid), (1, 1, 0));
     assert!(net.server().event(listen_file).is_none(), "a server has no further event");
     // There is no connection to end.
@@ -148,7 +148,7 @@ fn mckey_joins_and_leaves_a_group() {
     assert_eq!((joined.uid, joined.id, joined.status), (0x77, membership, 0));
     let param = ud_of(&joined);
     assert_eq!((param.qp_num, param.qkey, param.private_data_len), (0xFF_FFFF, QKEY, 0));
-    assert_eq!((param.ah_attr.grh.dgid, param.ah_attr.grh.sgid_index), (Gid::from(GROUP).0, 1));
+    assert_eq!((param.ah_attr.grh.dgid, param.ah_attr.grh.sgid_index), (Gid::from(GROUP).0, 0));
     assert_eq!(node.leave(file, membership), Ok(1));
     assert_eq!(node.actions(), [Action::LeaveGroup(IpAddr::from(GROUP))]);
     assert_eq!(node.leave(file, membership), Err(Errno::ENOENT));

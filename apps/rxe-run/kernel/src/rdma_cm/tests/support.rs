@@ -45,16 +45,17 @@ pub struct Node {
     pub now: Instant,
     /// Addresses that have no route.
     pub unreachable: Vec<IpAddr>,
+    /// The port of another process at this address.
+    pub taken: Option<u16>,
     /// The program's descriptors of its channels. In commands a channel's handle stands for its descriptor.
     pub descriptors: BTreeMap<u32, OwnedFd>,
 }
 
 /// The adapter that has `address`.
 pub fn local(address: IpAddr) -> Local {
-    let link_local = Gid::from("fe80::5054:ff:fe00:a".parse::<IpAddr>().unwrap());
     Local {
         address,
-        gids: vec![link_local, Gid::from(address)],
+        gids: vec![Gid::from(address); 2],
         interface: "eth0".to_owned(),
         ifindex: 2,
         path_mtu: PathMtu::Mtu1024,
@@ -72,6 +73,7 @@ impl Node {
             local,
             now: Instant::from_nanos(1_000_000_000),
             unreachable: Vec::new(),
+            taken: None,
             descriptors: BTreeMap::new(),
         }
     }
@@ -82,7 +84,10 @@ impl Node {
         let unreachable = &self.unreachable;
         let routes = |dest: IpAddr| (!unreachable.contains(&dest)).then_some(own);
         let file_at = |fd| u32::try_from(fd).ok();
-        let mut host = Host { cm: &mut self.cm, local: &self.local, routes: &routes, file_at: &file_at, now: self.now };
+        let taken = self.taken;
+        let claim = |_, port| if taken == Some(port) { Err(Errno::EADDRINUSE) } else { Ok(None) };
+        let (cm, local, now) = (&mut self.cm, &self.local, self.now);
+        let mut host = Host { cm, local, routes: &routes, file_at: &file_at, claim: &claim, now };
         call(&mut self.device, &mut host)
     }
 

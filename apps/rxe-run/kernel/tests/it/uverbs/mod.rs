@@ -1,5 +1,6 @@
 //! The verbs device, driven as libibverbs and its rxe provider drive it: commands as bytes, queues in the memfd.
 
+mod advice;
 mod bytes;
 mod change;
 mod commands;

@@ -7,7 +7,7 @@ use rxe_proto::transport::{Engine, EngineConfig, Qpn};
 use rxe_proto::wire::{Frame, Gid, PathMtu, TxFrames, classify};
 use rxe_proto::{Duration, Instant};
 use rxe_uverbs::local::Local;
-use rxe_uverbs::uverbs::Uverbs;
+use rxe_uverbs::uverbs::{Mapped, Uverbs};
 
 /// One adapter.
 pub struct Side {
@@ -22,10 +22,9 @@ impl Side {
         let config = EngineConfig { worker: number, seed: [number + 1; 32], ..config.clone() };
         let config = Uverbs::engine_config(config);
         let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, 2 + number));
-        let link_local = Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xFF, 0xFE, 0, 0, number]);
         let local = Local {
             address,
-            gids: vec![link_local, Gid::from(address)],
+            gids: vec![Gid::from(address); 2],
             interface: "lo".into(),
             ifindex: 1,
             path_mtu: PathMtu::Mtu4096,
@@ -42,7 +41,7 @@ impl Side {
 
     /// One `write` to the device.
     pub fn write(&mut self, context: u32, bytes: &[u8]) -> Result<(), Errno> {
-        self.uverbs.command(&mut self.engine, self.now, context, bytes)
+        self.uverbs.command(&mut self.engine, self.now, context, bytes, Mapped::of_command(bytes))
     }
 
     /// The work of the engine's owner after each turn.
