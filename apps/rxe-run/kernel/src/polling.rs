@@ -163,7 +163,8 @@ mod tests {
         let output = std::process::Command::new("cc").arg("-fsyntax-only").arg(&source).output().unwrap();
         std::fs::remove_file(&source).unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        if error.contains("infiniband/verbs.h: No such file") {
+        let is_missing = error.contains("infiniband/verbs.h: No such file");
+        if is_missing && std::env::var_os("CI").is_none() {
             eprintln!("SKIPPED: apt install libibverbs-dev");
             return;
         }
