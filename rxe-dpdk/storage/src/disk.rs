@@ -247,7 +247,7 @@ impl Disk {
     }
 
     /// Whether a flush failed: what was written since the flush before may be lost, as the kernel does not write it again. All
-    /// changes and flushes fail with [`StorageError::FlushFailed`] until [`recover`](Self::recover).
+    /// changes and flushes fail with [`FlushFailed`](crate::StorageError::FlushFailed) until [`recover`](Self::recover).
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
