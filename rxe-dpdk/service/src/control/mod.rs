@@ -398,7 +398,7 @@ impl<H: IpHost> Control<H> {
                 HostEvent::NeighbourChanged { ip, mac } => self.neighbour_changed(now, index, ip, mac),
                 HostEvent::GroupListener { group, host, joined } => {
                     let port = self.ports[index].local.id;
-                    self.report_listener(GroupListener { port, group, host, joined });
+                    self.report_listener(now, GroupListener { port, group, host, joined });
                 }
                 HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
             }
