@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::cli_error::CliError;
 
 /// Options of DPDK's EAL that users give.
-const EAL_OPTIONS: [&str; 28] = [
+const EAL_OPTIONS: [&str; 30] = [
     "-a",
     "-b",
     "-c",
@@ -19,6 +19,7 @@ const EAL_OPTIONS: [&str; 28] = [
     "--base-virtaddr",
     "--block",
     "--file-prefix",
+    "--help",
     "--huge-dir",
     "--huge-unlink",
     "--in-memory",
@@ -36,7 +37,13 @@ const EAL_OPTIONS: [&str; 28] = [
     "--socket-limit",
     "--socket-mem",
     "--vdev",
+    "--version",
 ];
+
+/// Whether `name` is an option of EAL.
+pub fn is_eal(name: &str) -> bool {
+    EAL_OPTIONS.contains(&name)
+}
 
 /// A command line, without the program's name.
 #[derive(PartialEq, Eq, Debug)]
@@ -70,7 +77,7 @@ pub fn explain(error: clap::Error) -> CliError {
         _ => return error.into(),
     };
     let name = argument.split('=').next().unwrap_or_default();
-    if EAL_OPTIONS.contains(&name) {
+    if is_eal(name) {
         return CliError::new(format!("{name} is an option of DPDK's EAL: it belongs in front of `--`"));
     }
     error.into()

@@ -1,10 +1,10 @@
 //! The verb `capture`.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use rxe::CliError;
+use rxe::{CliError, cli_error};
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus, DEFAULT_SNAPLEN};
 use rxe_inspect::client::Client;
 use rxe_inspect::protocol::Request;
@@ -29,7 +29,7 @@ pub enum CaptureVerb {
         #[arg(long, value_name = "IP")]
         peer: Vec<IpAddr>,
 
-        /// Bytes to keep of each frame
+        /// Bytes to keep of each frame: 128 holds the headers of data, 346 also messages of the connection manager
         #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_SNAPLEN)]
         snaplen: u32,
 
@@ -47,14 +47,23 @@ pub enum CaptureVerb {
     Status,
 }
 
+/// The file's absolute path, as the target's working directory may be another one.
+fn named_file(file: &Path) -> Result<PathBuf, CliError> {
+    if file == Path::new("-") {
+        return cli_error!(
+            "the target writes the capture, so it cannot go to standard output: name a file instead of '-'"
+        );
+    }
+    std::path::absolute(file).map_err(|error| {
+        CliError::new(format!("'{}' cannot be a file ({error}): name a file to write", file.display()))
+    })
+}
+
 /// Sends the request; returns the status of the capture.
 pub fn run(target: &mut Client, verb: CaptureVerb) -> Result<CaptureStatus, CliError> {
     let request = match verb {
         CaptureVerb::Start { file, qpn: qpns, peer: peers, snaplen, size, files } => {
-            // The target's working directory may be another one.
-            let file = std::path::absolute(&file).map_err(|error| {
-                CliError::new(format!("'{}' cannot be a file ({error}): name a file to write", file.display()))
-            })?;
+            let file = named_file(&file)?;
             let settings = CaptureSettings { file, qpns, peers, snaplen, size, files };
             settings.check().map_err(CliError::new)?;
             Request::CaptureStart { settings }
@@ -89,6 +98,25 @@ pub fn show(status: &CaptureStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_says_how_long_a_message_of_the_connection_manager_is() {
+        let mut verbs = CaptureVerb::augment_subcommands(clap::Command::new("capture"));
+        let help = verbs.find_subcommand_mut("start").unwrap().render_long_help().to_string();
+        let length = rxe_proto::cm::MAD_FRAME_LEN_MAX;
+        let words: Vec<&str> = help.split_whitespace().collect();
+        assert!(words.join(" ").contains(&format!("{length} also messages of the connection manager")), "{help}");
+    }
+
+    #[test]
+    fn standard_output_is_no_file_of_a_capture() {
+        let why = named_file("-".as_ref()).unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "the target writes the capture, so it cannot go to standard output: name a file instead of '-'"
+        );
+        assert!(named_file("./-".as_ref()).unwrap().is_absolute());
+    }
 
     #[test]
     fn a_capture_has_two_lines_and_a_third_after_its_end() {

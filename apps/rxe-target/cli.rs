@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
-use rxe::command_line::CommandLine;
+use rxe::command_line::{CommandLine, is_eal};
 use rxe::manual_pages::Sections;
 use rxe::{CliError, Suggested, cli_error};
 
@@ -191,7 +191,13 @@ struct Args {
 /// Parses the command line, without the program's name, and reads the configuration file.
 pub fn parse(argv: impl IntoIterator<Item = OsString>) -> Result<Command, CliError> {
     let (eal_args, ours) = match CommandLine::split(argv)? {
-        CommandLine { before, behind: Some(ours) } => (before, ours),
+        CommandLine { before, behind: Some(ours) } => {
+            let name = before.iter().filter(|arg| is_ours(arg)).filter_map(|arg| arg.split('=').next());
+            if let Some(name) = name.filter(|name| name.starts_with("--")).find(|name| !is_eal(name)) {
+                return cli_error!("{name} is an option of the target: it belongs behind `--`");
+            }
+            (before, ours)
+        }
         CommandLine { before, behind: None } => (Vec::new(), without_separator(before)?),
     };
     let args = Args::try_parse_from(ours).map_err(rxe::command_line::explain)?;
@@ -411,6 +417,19 @@ mod tests {
             "the command line is empty: give the target a port and an address (see rxe-target --help)"
         );
         assert_eq!(quote("a b"), "'a b'");
+    }
+
+    #[test]
+    fn an_option_of_the_target_among_those_of_eal_is_named() {
+        for (line, name) in [
+            ("--config a.toml -- --address 10.0.0.1/24", "--config"),
+            ("-l 0 --config=a.toml --", "--config"),
+            ("-l 0 --service rping -- --address 10.0.0.1/24", "--service"),
+        ] {
+            assert_eq!(wrong(line), format!("{name} is an option of the target: it belongs behind `--`"));
+        }
+        // EAL has an option of that name, too.
+        assert!(serve("--file-prefix a -- --address 10.0.0.1/24").eal_args.is_some());
     }
 
     #[test]

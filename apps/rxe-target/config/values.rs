@@ -45,6 +45,11 @@ impl<T: FromStr<Err = CliError>> FromStr for OnPort<T> {
 }
 
 fn parse_ip(text: &str) -> Result<IpAddr, CliError> {
+    if let Some((ip, zone)) = text.split_once('%')
+        && ip.parse::<IpAddr>().is_ok()
+    {
+        return cli_error!("'{text}' has a zone: leave '%{zone}' out, as the port is known");
+    }
     text.parse().map_err(|_| CliError::new(format!("'{text}' is not an IP address")))
 }
 
@@ -415,6 +420,15 @@ mod tests {
         ] {
             assert_eq!(wrong::<HostAddress>(text), sentence);
         }
+    }
+
+    #[test]
+    fn an_address_with_a_zone_is_explained() {
+        const WHY: &str = "'fe80::1%eth0' has a zone: leave '%eth0' out, as the port is known";
+        assert_eq!(wrong::<HostAddress>("fe80::1%eth0/64"), WHY);
+        assert_eq!(wrong::<Gateway>("fe80::1%eth0"), WHY);
+        assert_eq!(wrong::<UdpAddress>("fe80::1%eth0"), WHY);
+        assert_eq!(wrong::<Gateway>("x%eth0"), "'x%eth0' is not an IP address");
     }
 
     #[test]

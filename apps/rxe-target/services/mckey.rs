@@ -186,6 +186,17 @@ impl Mckey {
         }
     }
 
+    /// Gives back the queue pairs of ports behind which we are in no group any more: a drain waits for the last queue pair.
+    fn close_unused(&mut self, cx: &mut Context<'_>) {
+        let groups = &self.groups;
+        let unused = |member: &mut Member| !groups.keys().any(|group| group.0 == member.port);
+        for Member { pd, qp, region, .. } in self.members.extract_if(.., unused) {
+            let mut dev = cx.device();
+            // They exist: no other code has their handles.
+            let _ = (dev.destroy_qp(qp), dev.dereg_mr(&region), dev.dealloc_pd(pd));
+        }
+    }
+
     /// Makes the way to a group again, from an address that the port has now.
     fn renew_way(&mut self, cx: &mut Context<'_>, group: Group) -> Result<(), String> {
         let member = self.members.iter().find(|member| member.port == group.0).ok_or("no such port")?;
@@ -299,6 +310,7 @@ impl Service for Mckey {
             }
             self.leave(cx, group);
         }
+        self.close_unused(cx);
         cx.set_timer(SWEEP, SWEEP_TOKEN);
     }
 }
@@ -311,7 +323,28 @@ pub fn factory(config: MckeyConfig, registry: &MetricsRegistry) -> Factory {
 
 #[cfg(test)]
 mod tests {
+    use rxe_service::control::ip_host::HostEvent;
+
     use super::*;
+    use crate::services::{floods, network};
+
+    #[test]
+    fn the_last_group_takes_the_queue_pair_with_it() {
+        let config = MckeyConfig { idle_timeout: Duration::from_secs(20), ..MckeyConfig::default() };
+        let mut network = floods::network(&factory(config, &MetricsRegistry::default()));
+        let joined =
+            |group: [u8; 4]| HostEvent::GroupListener { group: group.into(), host: network::address(2), joined: true };
+        network.host_event(1, joined([239, 1, 2, 3]));
+        network.host_event(1, joined([239, 1, 2, 4]));
+        network.advance(Duration::from_secs(10));
+        let (qps, _, handles) = floods::held(&network);
+        assert_eq!((qps, handles), (1, 2));
+        network.advance(Duration::from_secs(30));
+        assert_eq!(floods::held(&network), (0, 0, 0));
+        network.host_event(1, joined([239, 1, 2, 3]));
+        network.settle();
+        assert_eq!(floods::held(&network).0, 1, "a later one gets another queue pair");
+    }
 
     #[test]
     fn a_host_that_stays_is_named_with_the_settings() {

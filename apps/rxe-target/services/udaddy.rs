@@ -132,6 +132,19 @@ impl Udaddy {
         Ok(echo)
     }
 
+    /// Gives back the queue pairs of ports that have no clients any more: a drain waits for the last queue pair.
+    fn close_unused(&mut self, cx: &mut Context<'_>) {
+        let unused = |echo: &&Echo| !self.clients.keys().any(|client| client.0 == echo.port);
+        let unused: Vec<Qpn> = self.qps.values().filter(unused).map(|echo| echo.qp.qpn()).collect();
+        for qpn in unused {
+            if let Some(Echo { pd, qp, region, .. }) = self.qps.remove(&qpn) {
+                let mut dev = cx.device();
+                // They exist: no other code has their handles.
+                let _ = (dev.destroy_qp(qp), dev.dereg_mr(&region), dev.dealloc_pd(pd));
+            }
+        }
+    }
+
     /// Takes note of a client, and returns the queue pair for it.
     fn admit(&mut self, cx: &mut Context<'_>, request: &SidrRequest) -> Result<QueuePair<Ud>, String> {
         let path = &request.path;
@@ -252,6 +265,7 @@ impl Service for Udaddy {
         for client in self.idle.give_up(cx.now(), &self.metrics, |client: Client| Some(client.1.ip())) {
             self.forget(cx, client);
         }
+        self.close_unused(cx);
         cx.set_timer(SWEEP, 0);
     }
 }
@@ -287,7 +301,8 @@ mod tests {
         assert!((8..=16).contains(&handles), "{handles} address handles for 100 addresses");
         assert_eq!(floods::ask(&mut network, 200, PORT, 1), 1);
         network.advance(Duration::from_secs(70));
-        assert_eq!(floods::held(&network).2, 0);
+        assert_eq!(floods::held(&network), (0, 0, 0), "nor the queue pair that they shared");
+        assert_eq!(floods::ask(&mut network, 201, PORT, 1), 1, "a later client gets another one");
     }
 
     #[test]

@@ -77,6 +77,8 @@ counters! {
         tcp_source_limited,
         /// Half-open TCP streams evicted to make room for another connection request.
         tcp_half_open_evicted,
+        /// TCP resets within the window that were ignored, as they are not at the next expected sequence number (RFC 5961).
+        tcp_resets_ignored,
         /// TCP segments with a malformed header.
         tcp_malformed,
     }

@@ -56,6 +56,8 @@ pub struct ScriptedHost {
     /// Number of MADs that the port takes.
     pub mad_room: usize,
     pub mads: VecDeque<MadTransmit>,
+    /// VLAN tag and traffic class of each MAD that control has sent.
+    pub marks: Vec<(Option<u16>, u8)>,
 }
 
 impl ScriptedHost {
@@ -84,6 +86,7 @@ impl ScriptedHost {
             watches_listeners: false,
             mad_room: usize::MAX,
             mads: VecDeque::new(),
+            marks: Vec::new(),
         }
     }
 
@@ -203,6 +206,7 @@ impl IpHost for ScriptedHost {
             return false;
         }
         self.mad_room -= 1;
+        self.marks.push((path.vlan, path.traffic_class));
         self.mads.push_back(MadTransmit { path: path.clone(), mad: Box::new(*mad) });
         true
     }

@@ -26,6 +26,12 @@ pub enum OpenError {
          --address"
     )]
     InUse(IpAddr),
+    /// An interface has the address, which the kernel does not let anybody use before its duplicate address detection has ended.
+    #[error(
+        "{0} cannot be used: if `ip address` shows it as tentative, try again in two seconds; if as dadfailed, another station has it: \
+         give another address"
+    )]
+    Tentative(IpAddr),
     /// Another error of the operating system.
     #[error("cannot {action} for {address}: {source}")]
     System {

@@ -35,7 +35,8 @@ impl Interface {
     /// The interface that has the unicast address `address`.
     ///
     /// # Errors
-    /// [`OpenError::NotLocal`] when there is none; [`OpenError::NotUnicast`], [`OpenError::System`].
+    /// [`OpenError::NotLocal`] when there is none; [`OpenError::NotUnicast`],
+    /// [`OpenError::Tentative`], [`OpenError::System`].
     pub fn of(address: IpAddr) -> Result<Interface, OpenError> {
         let limited_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
         let mapped = matches!(address, IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some());
@@ -56,7 +57,11 @@ impl Interface {
         // Packets from other IPv4 addresses of the loopback interface may leave the machine, where merged ones are numbered.
         let loopback = is_loopback(entry) && (address.is_loopback() || address.is_ipv6());
         let mtu = if loopback { route_mtu(address, address) } else { interface_mtu(address, index) };
-        let mtu = mtu.map_err(system("find the MTU of the interface"))?;
+        let mtu = mtu.map_err(|source| match source.kind() {
+            // It may be the only one that the interface has.
+            io::ErrorKind::AddrNotAvailable => OpenError::Tentative(address),
+            _ => OpenError::System { action: "find the MTU of the interface", address, source },
+        })?;
         Ok(Interface { name: name.to_owned(), index, prefix: prefix(entry), mtu, loopback })
     }
 

@@ -32,13 +32,14 @@ pub(crate) struct Opened {
 /// The socket that sends all packets and receives those to the port's address.
 pub(crate) fn open(config: &UdpConfig, interface: &Interface) -> Result<Opened, OpenError> {
     let address = config.address;
-    let socket =
-        UdpSocket::bind(socket_address(address, ROCE_UDP_PORT, interface.index)).map_err(|source| {
-            match source.kind() {
-                io::ErrorKind::AddrInUse => OpenError::InUse(address),
-                _ => OpenError::System { action: "bind a UDP socket", address, source },
-            }
-        })?;
+    let socket = UdpSocket::bind(socket_address(address, ROCE_UDP_PORT, interface.index)).map_err(|source| {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => OpenError::InUse(address),
+            // An interface has the address, as `interface` was found.
+            io::ErrorKind::AddrNotAvailable => OpenError::Tentative(address),
+            _ => OpenError::System { action: "bind a UDP socket", address, source },
+        }
+    })?;
     let socket = UdpSocket::from(moved(socket.into(), config.lowest_descriptor));
     let system = |action| move |source: io::Error| OpenError::System { action, address, source };
     socket.set_nonblocking(true).map_err(system("make the socket non-blocking"))?;

@@ -48,11 +48,14 @@ impl<H: IpHost> Control<H> {
         }
     }
 
-    /// Reports another host's change of membership to the services that listen for that.
-    pub(super) fn report_listener(&self, listener: GroupListener) {
+    /// Reports another host's change of membership to the services that listen for that, and admit the host when it joins.
+    pub(super) fn report_listener(&mut self, now: Instant, listener: GroupListener) {
         let worker = listener.spread() % self.mailbox.workers.len();
-        for &(service, ref listen) in &self.listens {
-            if matches!(listen, Listen::GroupListeners) && self.admission.allows(service, listener.host.into()) {
+        for index in 0..self.listens.len() {
+            let (service, ref listen) = self.listens[index];
+            if matches!(listen, Listen::GroupListeners)
+                && (!listener.joined || self.refuses(now, service, listener.host.into()).is_none())
+            {
                 self.send(worker, ToWorker::GroupListener { service, listener });
             }
         }

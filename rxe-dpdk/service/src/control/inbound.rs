@@ -143,7 +143,7 @@ impl<H: IpHost> Control<H> {
     }
 
     /// Hands a SIDR request to the service that listens on its port.
-    pub(super) fn offer_datagram(&mut self, now: Instant, request: Box<SidrRequest>) {
+    pub(super) fn offer_datagram(&mut self, now: Instant, mut request: Box<SidrRequest>) {
         let service = self.listens.iter().find_map(|(service, listen)| match listen {
             Listen::Cm { space: PortSpace::Udp, port, .. } if request.service_id.port() == *port => Some(*service),
             _ => None,
@@ -173,6 +173,9 @@ impl<H: IpHost> Control<H> {
                 port.host.learn(now, peer, request.path.peer_mac);
             }
         }
+        // The service sends its datagrams there.
+        request.path.vlan = self.traffic_class.tag(request.path.vlan);
+        request.path.traffic_class = self.traffic_class.class(request.path.traffic_class);
         let worker = self.next_worker();
         self.stats.datagram_offered.inc();
         self.send(worker, ToWorker::SidrRequest { service, request });
@@ -342,17 +345,16 @@ impl<H: IpHost> Control<H> {
     /// The path of the queue pair of `request`.
     fn path_to(&self, request: &ConnectRequest, dst_mac: MacAddr) -> Option<Path> {
         let port = self.ports.get(usize::from(request.path.port.0))?;
-        let vlan = request.path.vlan.map(|tci| (tci & 0x0FFF) | (u16::from(self.traffic_class.pcp) << 13));
         Some(Path {
             port: request.path.port,
             src_mac: port.local.mac,
             dst_mac,
-            vlan,
+            vlan: self.traffic_class.tag(request.path.vlan),
             src: request.local_gid,
             dst: request.peer_gid,
             // The worker sets it when the service has created the queue pair.
             udp_src_port: udp_source_port(request.flow_label, 0, request.remote_qpn),
-            traffic_class: self.traffic_class.value.unwrap_or(request.traffic_class),
+            traffic_class: self.traffic_class.class(request.traffic_class),
             flow_label: request.flow_label,
             hop_limit: 64,
         })

@@ -78,6 +78,18 @@ pub struct TrafficClassConfig {
     pub pcp: u8,
 }
 
+impl TrafficClassConfig {
+    /// The traffic class of packets to a peer whose own packets have `of_peer`.
+    fn class(self, of_peer: u8) -> u8 {
+        self.value.unwrap_or(of_peer)
+    }
+
+    /// The tag of frames to a peer whose own frames have `of_peer`.
+    fn tag(self, of_peer: Option<u16>) -> Option<u16> {
+        of_peer.map(|tci| (tci & 0x0FFF) | (u16::from(self.pcp) << 13))
+    }
+}
+
 /// The parts of a [`Control`] besides its hosts.
 pub struct ControlParts {
     /// The connection manager.
@@ -386,7 +398,7 @@ impl<H: IpHost> Control<H> {
                 HostEvent::NeighbourChanged { ip, mac } => self.neighbour_changed(now, index, ip, mac),
                 HostEvent::GroupListener { group, host, joined } => {
                     let port = self.ports[index].local.id;
-                    self.report_listener(GroupListener { port, group, host, joined });
+                    self.report_listener(now, GroupListener { port, group, host, joined });
                 }
                 HostEvent::Stream(event) => self.handle_stream_event(now, index, event),
             }
@@ -431,7 +443,10 @@ impl<H: IpHost> Control<H> {
     }
 
     fn send_mads(&mut self, output: &mut H::Output) {
-        while let Some(mad) = self.pending_mad.take().or_else(|| self.cm.poll_transmit()) {
+        while let Some(mut mad) = self.pending_mad.take().or_else(|| self.cm.poll_transmit()) {
+            mad.path.vlan = self.traffic_class.tag(mad.path.vlan);
+            // Queue pair 1 does not react to congestion notifications.
+            mad.path.traffic_class = self.traffic_class.class(mad.path.traffic_class) & !3;
             let Some(port) = self.ports.get_mut(usize::from(mad.path.port.0)) else { continue };
             if !port.host.send_mad(output, &mad.path, &mad.mad) {
                 self.stats.mad_tx_stalls.inc();

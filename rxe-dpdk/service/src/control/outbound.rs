@@ -153,7 +153,7 @@ impl<H: IpHost> Control<H> {
                         src: Gid::from(source),
                         dst: Gid::from(waiting.remote),
                         udp_src_port: 0,
-                        traffic_class: self.traffic_class.value.unwrap_or(0),
+                        traffic_class: self.traffic_class.class(0),
                         flow_label: 0,
                         hop_limit: HOP_LIMIT,
                     };

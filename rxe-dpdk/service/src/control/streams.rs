@@ -47,12 +47,16 @@ struct Stream<S> {
     /// Messages sent to the worker that it has not taken.
     untaken: usize,
     closing: bool,
+    /// In the list of those that are not finished.
+    listed: bool,
 }
 
 /// All streams of services.
 pub(super) struct Streams<S> {
     by_id: HashMap<StreamId, Stream<S>>,
     by_tcp: HashMap<(usize, S), StreamId>,
+    /// Streams with bytes that the host has not taken, or to be closed: the others cost a turn nothing.
+    pub(super) unfinished: Vec<StreamId>,
     opened: u64,
     /// Messages sent to workers that they have not taken.
     untaken: usize,
@@ -60,7 +64,7 @@ pub(super) struct Streams<S> {
 
 impl<S> Default for Streams<S> {
     fn default() -> Streams<S> {
-        Streams { by_id: HashMap::new(), by_tcp: HashMap::new(), opened: 0, untaken: 0 }
+        Streams { by_id: HashMap::new(), by_tcp: HashMap::new(), unfinished: Vec::new(), opened: 0, untaken: 0 }
     }
 }
 
@@ -69,6 +73,16 @@ impl<S: Copy + Eq + Hash> Streams<S> {
     pub(super) fn close(&mut self, stream: StreamId) {
         if let Some(entry) = self.by_id.get_mut(&stream) {
             entry.closing = true;
+            self.list(stream);
+        }
+    }
+
+    /// Has the next [`push_streams`](Control::push_streams) visit a stream.
+    fn list(&mut self, stream: StreamId) {
+        if let Some(entry) = self.by_id.get_mut(&stream)
+            && !std::mem::replace(&mut entry.listed, true)
+        {
+            self.unfinished.push(stream);
         }
     }
 
@@ -116,6 +130,7 @@ impl<H: IpHost> Control<H> {
                     in_flight: 0,
                     untaken: 1,
                     closing: false,
+                    listed: false,
                 };
                 self.streams.by_id.insert(stream, entry);
                 self.streams.by_tcp.insert((index, tcp), stream);
@@ -180,44 +195,46 @@ impl<H: IpHost> Control<H> {
         }
         entry.unsent_len += data.len();
         entry.unsent.push_back(data);
+        self.streams.list(stream);
     }
 
     /// Passes what services have written to the hosts, as far as they have room.
     pub(super) fn push_streams(&mut self, now: Instant) {
-        let (mut drained, mut unread) = (Vec::new(), Vec::new());
-        for (&stream, entry) in &mut self.streams.by_id {
-            let host = &mut self.ports[entry.port].host;
-            let before = entry.unsent_len;
-            while let Some(message) = entry.unsent.front_mut() {
-                let taken = host.send(entry.tcp, message);
-                entry.unsent_len -= taken;
-                if taken < message.len() {
-                    message.drain(..taken);
-                    break;
-                }
-                entry.unsent.pop_front();
+        let mut unfinished = std::mem::take(&mut self.streams.unfinished);
+        unfinished.retain(|&stream| self.push_stream(now, stream));
+        self.streams.unfinished = unfinished;
+    }
+
+    /// The same for one stream. Returns whether bytes are left.
+    fn push_stream(&mut self, now: Instant, stream: StreamId) -> bool {
+        let Some(entry) = self.streams.by_id.get_mut(&stream) else { return false };
+        let host = &mut self.ports[entry.port].host;
+        let before = entry.unsent_len;
+        while let Some(message) = entry.unsent.front_mut() {
+            let taken = host.send(entry.tcp, message);
+            entry.unsent_len -= taken;
+            if taken < message.len() {
+                message.drain(..taken);
+                break;
             }
-            if entry.unsent.is_empty() {
-                entry.stalled = None;
-                if entry.readable && entry.in_flight < MAX_IN_FLIGHT {
-                    drained.push(stream);
-                }
-            } else if entry.unsent_len < before {
-                entry.stalled = Some(now);
-            } else if now.saturating_since(*entry.stalled.get_or_insert(now)) >= UNREAD_TIMEOUT {
-                unread.push(stream);
-            }
-            if entry.closing && entry.unsent.is_empty() {
+            entry.unsent.pop_front();
+        }
+        if entry.unsent.is_empty() {
+            (entry.stalled, entry.listed) = (None, false);
+            if std::mem::take(&mut entry.closing) {
                 host.close(entry.tcp);
-                entry.closing = false;
             }
-        }
-        for stream in drained {
+            // It was not read while its client did not read.
             self.read_stream(stream);
+            return false;
         }
-        for stream in unread {
+        if entry.unsent_len < before {
+            entry.stalled = Some(now);
+        } else if now.saturating_since(*entry.stalled.get_or_insert(now)) >= UNREAD_TIMEOUT {
             self.reset_unread(now, stream);
+            return false;
         }
+        true
     }
 
     /// Resets a stream.

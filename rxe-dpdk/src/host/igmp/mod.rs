@@ -139,6 +139,7 @@ impl Igmp {
         match message[0] {
             QUERY => self.handle_query(now, interface, message),
             V1_REPORT | V2_REPORT | V2_LEAVE | V3_REPORT if watched => {
+                interface.check_peer(ip)?;
                 self.stats.igmp_reports_heard.inc();
                 self.handle_report(now, interface, src, message)
             }

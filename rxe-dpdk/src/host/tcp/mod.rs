@@ -27,7 +27,7 @@ use super::interface::link::EthFrame;
 use super::interface::{Interface, Resolution};
 use super::ip::{self, IpPacket};
 use device::{Outlet, PacketDevice, from_smoltcp, to_smoltcp};
-use segment::Segment;
+use segment::{RESET_MAX, Segment};
 use stream::{Progress, Stream};
 use table::StreamTable;
 
@@ -146,14 +146,26 @@ impl Tcp {
                 index = Some(new.ok_or(DropReason::HostUnsupported)?);
             }
         }
+        let (mut packet, mut room) = (ip.packet, [0; RESET_MAX]);
+        // RFC 5961: the answer to a reset that may be forged has a genuine peer send another one, at the right place.
+        if let (Some(sequence), Some(stream)) = (segment.reset, index.and_then(|index| self.streams.get(index)))
+            && stream.doubts_reset(sequence)
+        {
+            self.stats.tcp_resets_ignored.inc();
+            match stream.unsent_ack().and_then(|ack| segment::as_ack(ip, ack, &mut room)) {
+                Some(ack) => packet = ack,
+                None => return Ok(()),
+            }
+        }
         self.outlet.to = eth.src;
-        let mut device = PacketDevice { received: Some(ip.packet), staging: &mut self.outlet.staging, mtu: self.mtu };
+        let mut device = PacketDevice { received: Some(packet), staging: &mut self.outlet.staging, mtu: self.mtu };
         let sockets = match index.and_then(|index| self.streams.get_mut(index)) {
             Some(stream) => &mut stream.set,
             None => &mut self.no_sockets,
         };
         self.iface.poll_ingress_single(to_smoltcp(now), &mut device, sockets);
         let answered = self.outlet.staging.packet().is_some();
+        self.note_sent(index);
         self.flush(interface, tx);
         match index {
             Some(index) => {
@@ -296,6 +308,15 @@ impl Tcp {
         self.wake = [self.wake, at].into_iter().flatten().min();
     }
 
+    /// The staged packet is one of this stream.
+    fn note_sent(&mut self, index: Option<u32>) {
+        if let (Some(packet), Some(stream)) =
+            (self.outlet.staging.packet(), index.and_then(|index| self.streams.get_mut(index)))
+        {
+            stream.note_sent(packet);
+        }
+    }
+
     /// Sends the staged packet. Returns whether the outlet is free.
     fn flush(&mut self, interface: &mut Interface, tx: &mut impl TxQueue) -> bool {
         let Some(packet) = self.outlet.staging.packet() else { return true };
@@ -363,6 +384,7 @@ impl Tcp {
             self.outlet.to = to.unwrap_or_default();
             let mut device = PacketDevice { received: None, staging: &mut self.outlet.staging, mtu: self.mtu };
             self.iface.poll_egress(smol_now, &mut device, &mut stream.set);
+            self.note_sent(Some(index));
             if to.is_none() {
                 // The peer is unreachable: the packet is lost, and the socket's own timeout ends the stream.
                 self.outlet.staging.clear();

@@ -7,6 +7,7 @@ use rxe_proto::{Duration, Instant};
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
+use super::segment::Sent;
 use crate::host::event::{StreamEvent, TcpStreamId};
 
 /// Bytes of the receive buffer, of the send buffer, and of the messages queued for the send buffer.
@@ -68,6 +69,8 @@ pub(super) struct Stream {
     pub(super) dirty: bool,
     /// Waits for a neighbour's MAC address.
     pub(super) unresolved: bool,
+    /// The last segment that was sent with an acknowledgement.
+    sent: Option<Sent>,
 }
 
 /// The socket of a stream that has ended, for the next one: its buffers are not zeroed again, which would cost each SYN more than
@@ -125,7 +128,26 @@ impl Stream {
             wake: None,
             dirty: false,
             unresolved: false,
+            sent: None,
         }
+    }
+
+    /// Takes note of a packet that its socket sends.
+    pub(super) fn note_sent(&mut self, packet: &[u8]) {
+        self.sent = Sent::of(packet).or(self.sent);
+    }
+
+    /// Whether a reset may be forged: it is within the window, but not at the sequence number that the peer was told last. A sender
+    /// that guesses hits the one 65,536 times as often as the other.
+    pub(super) fn doubts_reset(&self, sequence: u32) -> bool {
+        self.sent.is_some_and(|sent| (1..BUFFER as u32).contains(&sequence.wrapping_sub(sent.expected)))
+    }
+
+    /// An acknowledgement number of bytes that were not sent, which the socket answers by an ACK, once a second at most. `None` if
+    /// it would answer by a reset.
+    pub(super) fn unsent_ack(&self) -> Option<u32> {
+        let sent = self.sent.filter(|_| self.state() != State::SynReceived)?;
+        Some(sent.sequence.wrapping_add(1 << 30))
     }
 
     /// Its socket, for another stream.

@@ -363,6 +363,23 @@ fn listeners_of_all_igmp_versions_produce_events() {
 }
 
 // [HOST-MLD]
+
+/// Any host on the link can send a report, and a service may join the group that it names.
+#[test]
+fn reports_of_hosts_that_the_port_does_not_serve_are_dropped() {
+    let mut a = quiet(&config(MAC_A, &[A4]));
+    a.watch_listeners();
+    a.set_peers(Some(["192.168.77.2/32".parse().expect("a network")].into_iter().collect()));
+    let joined = [0x22, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0, 239, 1, 2, 3];
+    let report = |from| igmp([192, 168, 77, from], [224, 0, 0, 22], ALERT, &joined);
+    assert_eq!(exchange(&mut a, ms(5000), &report(3)).0, Err(DropReason::PeerNotAllowed));
+    assert_eq!((listeners(&mut a).len(), a.stats().igmp_reports_heard.get()), (0, 0));
+    // A querier, such as a switch, need not be served.
+    assert_eq!(exchange(&mut a, ms(5000), &query(8, 100, [0; 4])).0, Ok(()));
+    assert_eq!(exchange(&mut a, ms(5000), &report(2)).0, Ok(()));
+    assert_eq!(listeners(&mut a).len(), 1);
+}
+
 #[test]
 fn ipv6_groups_are_reported_by_mld() {
     let mut a = quiet(&config(MAC_A, &[A4, A6]));

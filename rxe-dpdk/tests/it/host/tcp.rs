@@ -1,6 +1,6 @@
 //! TCP between two hosts: open, messages, close, loss, limits.
 
-use super::net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ms};
+use super::net::{MAC_A, MAC_B, Net, config, exchange, hex, host, ms, poll};
 use rxe_dpdk::host::{ConnectError, Host, StreamEvent, TcpStreamId};
 use rxe_proto::Duration;
 use rxe_proto::wire::{DropReason, TxFrames};
@@ -494,4 +494,79 @@ fn the_more_streams_there_are_the_fewer_one_address_gets() {
         held.push(a.stream_count() - before);
     }
     assert_eq!(held, [48, 12, 3], "three quarters, and three quarters of what is left");
+}
+
+/// RFC 5961: a reset elsewhere in the window is answered by an ACK, once a second; one outside of it not at all.
+#[test]
+fn only_a_reset_at_the_next_expected_sequence_number_ends_a_stream() {
+    let mut unchecked = config(MAC_A, &["10.0.0.1/24"]);
+    unchecked.verify_tcp_checksums = false;
+    let mut net = Net::new(&unchecked, &config(MAC_B, &["10.0.0.2/24"]));
+    net.hosts[0].listen(PORT);
+    net.run(Duration::from_secs(5));
+    let (a, b) = open(&mut net, "10.0.0.1");
+    assert_eq!(net.hosts[0].send(a, b"hello"), 5);
+    net.until(|net| net.bytes(1, b) == b"hello");
+    net.run(Duration::from_millis(1));
+    let ack = net.seen.iter().rfind(|(to, frame)| *to == 0 && segment(frame).is_some()).expect("an ACK").1.clone();
+    let next = u32::from_be_bytes([ack[38], ack[39], ack[40], ack[41]]);
+    let reset = |offset: u32| {
+        let mut frame = ack.clone();
+        frame[38..42].copy_from_slice(&next.wrapping_add(offset).to_be_bytes());
+        frame[42..46].fill(0);
+        frame[47] = RST;
+        frame
+    };
+    let answers = |net: &mut Net, offset| {
+        let now = net.now;
+        let (_, answers) = exchange(&mut net.hosts[0], now, &reset(offset));
+        answers.iter().map(|frame| segment(frame).expect("a segment")[4..14].to_vec()).collect::<Vec<_>>()
+    };
+    let challenge = [[&ack[42..46], &next.to_be_bytes(), &[5 << 4, 0x10]].concat()];
+    assert_eq!(answers(&mut net, 1), challenge);
+    let none: [Vec<u8>; 0] = [];
+    for offset in [1, 60_000, 1 << 17, u32::MAX] {
+        assert_eq!(answers(&mut net, offset), none, "{offset}");
+    }
+    net.run(Duration::from_secs(2));
+    assert_eq!(answers(&mut net, 60_000), challenge);
+    assert_eq!(net.hosts[0].stats().tcp_resets_ignored.get(), 4);
+    assert_eq!(net.hosts[1].send(b, b"seven b"), 7);
+    net.until(|net| net.bytes(0, a) == b"seven b");
+    assert_eq!((answers(&mut net, 0), net.closed(0, a)), (none.to_vec(), None), "it was the next one before");
+    assert_eq!(answers(&mut net, 7), none);
+    net.poll();
+    assert_eq!(net.closed(0, a), Some(true));
+}
+
+/// Its bytes and its reset behind them are on their way, and the bytes get lost: the answer makes it send another reset.
+#[test]
+fn a_peer_that_resets_behind_lost_bytes_ends_the_stream() {
+    let mut net = pair(None);
+    let (a, b) = open(&mut net, "10.0.0.1");
+    net.loss = 1000;
+    assert_eq!(net.hosts[1].send(b, b"lost"), 4);
+    net.run(Duration::from_millis(1));
+    net.loss = 0;
+    net.hosts[1].abort(b);
+    net.run(Duration::from_millis(10));
+    assert_eq!((net.closed(0, a), net.hosts[0].stats().tcp_resets_ignored.get()), (Some(true), 1));
+}
+
+/// A half-open stream answers no forged reset, and ends by one at the next expected sequence number.
+#[test]
+fn a_reset_within_the_window_does_not_end_a_half_open_stream() {
+    let mut a = small_host();
+    let arp = hex("52540000000a 52540000000b 0806 0001 0800 0604 0001 52540000000b 0a000002 000000000000 0a000001");
+    assert_eq!(exchange(&mut a, ms(0), &arp).0, Ok(()));
+    let opener = syn(2);
+    assert_eq!(exchange(&mut a, ms(0), &opener).1.len(), 1, "a SYN|ACK");
+    let mut reset = opener;
+    reset[47] = RST;
+    for (sequence, streams) in [(9u32, 1), (2, 0)] {
+        reset[38..42].copy_from_slice(&sequence.to_be_bytes());
+        assert_eq!(exchange(&mut a, ms(1), &reset).1.len(), 0, "{sequence}");
+        poll(&mut a, ms(1));
+        assert_eq!(a.stream_count(), streams, "{sequence}");
+    }
 }

@@ -34,6 +34,23 @@ fn a_socket_at_every_address_takes_those_of_all_ports() {
     });
 }
 
+/// The kernel looks for another station with the address, for long here.
+#[test]
+fn a_tentative_address_is_named() {
+    in_namespace(|| {
+        ip("link add eth7 type veth peer name other7");
+        std::fs::write("/proc/sys/net/ipv6/conf/eth7/dad_transmits", "100").unwrap();
+        ip("link set other7 up");
+        ip("link set eth7 up");
+        ip("addr add fd00:7::1/64 dev eth7");
+        assert_eq!(
+            error("fd00:7::1"),
+            "fd00:7::1 cannot be used: if `ip address` shows it as tentative, try again in two seconds; if as dadfailed, another \
+             station has it: give another address"
+        );
+    });
+}
+
 #[test]
 fn addresses_of_no_host_are_refused() {
     for address in ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "::ffff:127.0.0.1"] {

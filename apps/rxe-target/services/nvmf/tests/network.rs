@@ -1,6 +1,6 @@
 //! Adapters with one worker and one service each on a virtual network, with a virtual clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,7 +32,10 @@ fn mac(ip: IpAddr) -> MacAddr {
 }
 
 /// A host that knows all others.
-struct Link(LocalPort);
+struct Link {
+    local: LocalPort,
+    events: VecDeque<HostEvent<u32>>,
+}
 
 impl IpHost for Link {
     type Output = TxFrames;
@@ -40,7 +43,7 @@ impl IpHost for Link {
     type Error = Infallible;
 
     fn local_port(&self) -> LocalPort {
-        self.0.clone()
+        self.local.clone()
     }
 
     fn is_broadcast(&self, _: IpAddr) -> bool {
@@ -60,7 +63,7 @@ impl IpHost for Link {
     }
 
     fn resolve(&mut self, _: Instant, dst: IpAddr) -> Resolution {
-        Resolution::Ready { mac: mac(dst), source: self.0.addresses[0] }
+        Resolution::Ready { mac: mac(dst), source: self.local.addresses[0] }
     }
 
     fn same_station(&mut self, _: Instant, a: IpAddr, b: IpAddr) -> bool {
@@ -110,7 +113,7 @@ impl IpHost for Link {
     fn poll(&mut self, _: Instant, _: &mut TxFrames) {}
 
     fn poll_event(&mut self) -> Option<HostEvent<u32>> {
-        None
+        self.events.pop_front()
     }
 
     fn send_mad(&mut self, output: &mut TxFrames, path: &MadPath, mad: &[u8; MAD_LEN]) -> bool {
@@ -139,7 +142,7 @@ impl Adapter {
         };
         let (mailbox, mut workers) = mailboxes(1);
         let control = Control::new(
-            vec![Link(local.clone())],
+            vec![Link { local: local.clone(), events: VecDeque::new() }],
             ControlParts {
                 cm: Cm::new(CmConfig::new(u64::from(number) << 8 | u64::from(seed), [seed; 32])),
                 listens,
@@ -217,6 +220,13 @@ impl Network {
     /// A cut adapter comes back as it was.
     pub fn join(&mut self, number: u8, adapter: Adapter) {
         self.adapters.insert(number, adapter);
+    }
+
+    /// Something happens to the host of an adapter.
+    #[allow(dead_code)] // It is in two modules, and not used in both.
+    pub fn host_event(&mut self, number: u8, event: HostEvent<u32>) {
+        let host = self.adapters.get_mut(&number).and_then(|adapter| adapter.control.host_mut(PORT));
+        host.expect("a port").events.push_back(event);
     }
 
     pub fn adapter(&self, number: u8) -> &Adapter {

@@ -144,17 +144,20 @@ impl Output {
 /// Creates or truncates a file. Only its owner may read it, as it contains payload. Links are not followed: who can write to the
 /// folder would choose what a target with more rights overwrites.
 fn open(path: &Path) -> io::Result<BlockWriter<BufWriter<File>>> {
+    const NOT_ORDINARY: &str = "it is a pipe or a device: name an ordinary file";
     // Opening a pipe must not wait for a reader.
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(path);
     let refused = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
     let file = opened.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP) => refused("it is a symbolic link: name the file itself"),
+        // A pipe without a reader.
+        Some(libc::ENXIO) => refused(NOT_ORDINARY),
         _ => error,
     })?;
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(refused("it is no ordinary file"));
+        return Err(refused(NOT_ORDINARY));
     }
     if found.nlink() > 1 {
         return Err(refused("it has more than one name (hard links): name another file"));
@@ -296,7 +299,11 @@ mod tests {
         let folder = Folder::new("refused");
         let create = |path: PathBuf| Output::create(CaptureSettings::new(path), ports()).map(drop).unwrap_err();
         assert_eq!(create(folder.0.join("none/a")).kind(), io::ErrorKind::NotFound);
-        assert_eq!(create("/dev/null".into()).to_string(), "it is no ordinary file");
+        let pipe = folder.0.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in ["/dev/null".into(), pipe] {
+            assert_eq!(create(path).to_string(), "it is a pipe or a device: name an ordinary file");
+        }
         assert_eq!(create(folder.0.clone()).kind(), io::ErrorKind::IsADirectory);
     }
 

@@ -1,7 +1,8 @@
 use std::net::IpAddr;
 
-use rxe_proto::wire::{Gid, PortId};
+use rxe_proto::wire::{Gid, PortId, PrefixList};
 
+use crate::change::ControlChange;
 use crate::control::ip_host::HostEvent;
 use crate::messages::{ToControl, ToWorker};
 use crate::multicast::WorkerSet;
@@ -79,4 +80,33 @@ fn a_listener_is_reported_to_one_worker_by_group_and_host() {
             assert_eq!((on.host, on.joined, off.joined), (off.host, true, false));
         }
     }
+}
+
+/// A stopped or drained service gets no new listeners, nor those that it does not serve; that they leave it is told.
+#[test]
+fn listeners_are_admitted_like_other_clients() {
+    let mut env = TestEnv::new(1, vec![(0, Listen::GroupListeners)]);
+    let report = |env: &mut TestEnv, host: u8, joined| {
+        let event = HostEvent::GroupListener { group: GROUP.into(), host: [10, 0, 0, host].into(), joined };
+        env.host().events.push_back(event);
+        env.exchange();
+        env.mail(0).len()
+    };
+    let (reply, _answers) = std::sync::mpsc::sync_channel(4);
+    let set_stopped = |stopped| {
+        let reply = reply.clone();
+        ToControl::Change(ControlChange::SetStopped { service: 0, stopped, reply })
+    };
+    assert_eq!(report(&mut env, 2, true), 1);
+    env.send(set_stopped(true));
+    assert_eq!([report(&mut env, 2, true), report(&mut env, 2, false)], [0, 1]);
+    assert_eq!(env.control.stats.stopped_refused.get(), 1);
+    env.send(set_stopped(false));
+    let peers = Some(["10.0.0.2/32".parse().unwrap()].into_iter().collect::<PrefixList>());
+    env.send(ToControl::Change(ControlChange::SetAllowed { service: 0, peers, reply: reply.clone() }));
+    assert_eq!([report(&mut env, 2, true), report(&mut env, 3, true)], [1, 0]);
+    assert_eq!(env.control.stats.peers_refused.get(), 1);
+    env.control.begin_drain();
+    assert_eq!([report(&mut env, 2, true), report(&mut env, 2, false)], [0, 1]);
+    assert_eq!(env.control.stats.drain_refused.get(), 1);
 }

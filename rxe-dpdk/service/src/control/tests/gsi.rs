@@ -1,10 +1,12 @@
 use rxe_proto::Duration;
-use rxe_proto::cm::{ConnectParams, GSI_UDP_SRC_PORT, MadPath, write_mad};
+use rxe_proto::cm::{AcceptParams, ConnectParams, GSI_UDP_SRC_PORT, MadPath, ResolveParams, write_mad};
 use rxe_proto::transport::Qpn;
 use rxe_proto::wire::{DropReason, Frame, PathMtu, PortId, Psn, classify};
 
+use crate::control::TrafficClassConfig;
 use crate::control::ip_host::Resolution;
 use crate::control::rate::RequestRate;
+use crate::messages::{ToControl, ToWorker};
 use crate::service::Listen;
 use crate::test_env::{OneFrame, TestEnv, peer_path};
 
@@ -117,4 +119,39 @@ fn a_request_whose_sender_does_not_answer_gives_way_to_a_later_one() {
         env.control.poll(env.now, &mut ());
     }
     assert_eq!(env.mail(0).len(), 1, "the request of 10.0.0.6");
+}
+
+/// A REP, a DREP, a REJ and a SIDR_REP, to a peer with a traffic class and a priority of its own. MADs never have ECN bits.
+#[test]
+fn replies_have_the_configured_traffic_class_and_priority() {
+    let mirror = TrafficClassConfig { value: None, pcp: 0 };
+    let fixed = TrafficClassConfig { value: Some(0x6A), pcp: 5 };
+    for (config, vlan, mads, datagrams) in [(mirror, 7, 0x28, 0x28), (fixed, 5 << 13 | 7, 0x68, 0x6A)] {
+        let mut env = TestEnv::new(1, vec![(0, Listen::cm(7174)), (0, Listen::datagrams(4791))]);
+        env.control.traffic_class = config;
+        let path = || MadPath { vlan: Some(3 << 13 | 7), traffic_class: 0x28, ..peer_path() };
+        let connect = |env: &mut TestEnv, port, qpn| {
+            let params = ConnectParams::new(path(), (1, port), Qpn::new(qpn), Psn::new(5), PathMtu::Mtu1024);
+            let conn = env.peer.connect(env.now, params).unwrap();
+            env.exchange();
+            conn
+        };
+        let conn = connect(&mut env, 7174, 0x11);
+        let ToWorker::ConnectRequest { request, .. } = env.message() else { panic!("no request") };
+        let params = AcceptParams::for_request(&request, Qpn::new(0x22), Psn::new(6), 1, 1);
+        env.send(ToControl::SendRep { conn: request.conn, params });
+        env.peer.confirm(conn, &[]).unwrap();
+        env.exchange();
+        env.peer.disconnect(env.now, conn).unwrap();
+        env.exchange();
+        connect(&mut env, 1, 0x12);
+        env.mail(0);
+        env.peer.resolve_datagram(env.now, ResolveParams::new(path(), (1, 1))).unwrap();
+        env.exchange();
+        assert_eq!(env.host().marks, [(Some(vlan), mads); 4], "{config:?}");
+        env.peer.resolve_datagram(env.now, ResolveParams::new(path(), (1, 4791))).unwrap();
+        env.exchange();
+        let ToWorker::SidrRequest { request, .. } = env.message() else { panic!("no request") };
+        assert_eq!((request.path.vlan, request.path.traffic_class), (Some(vlan), datagrams), "the service's way back");
+    }
 }

@@ -131,3 +131,33 @@ fn one_stream_of_small_segments_leaves_room_for_others() {
     }
     assert_eq!((data(&mut env), env.stream(TCP).received.len()), (MAX_UNTAKEN_OF_STREAM, 0));
 }
+
+/// Control visits streams in each turn, so those with nothing to do must not be among them.
+#[test]
+fn only_streams_with_something_left_are_visited_in_each_turn() {
+    let (mut env, busy) = open();
+    for tcp in 100..120 {
+        env.open_stream(tcp, PORT);
+    }
+    let others: Vec<StreamId> = (env.mail(0).iter())
+        .map(|message| if let ToWorker::StreamOpened { stream, .. } = message { *stream } else { panic!() })
+        .collect();
+    assert!(env.control.streams.unfinished.is_empty());
+    env.stream(TCP).room = 3;
+    for _ in 0..2 {
+        env.send(ToControl::StreamSend { stream: busy, data: vec![0; 5] });
+        env.send(ToControl::StreamSend { stream: others[7], data: vec![0; 5] });
+    }
+    assert_eq!(env.control.streams.unfinished, [busy]);
+    env.send(ToControl::StreamClose { stream: busy });
+    assert!(!env.stream(TCP).closed, "after its bytes");
+    env.stream(TCP).room = 100;
+    env.exchange();
+    assert!(env.stream(TCP).closed && env.control.streams.unfinished.is_empty());
+    assert_eq!(env.stream(TCP).sent.concat().len(), 10);
+    env.stream(100).room = 0;
+    env.send(ToControl::StreamSend { stream: others[0], data: vec![0; 5] });
+    assert_eq!(env.control.streams.unfinished, [others[0]]);
+    env.send(ToControl::StreamReset { stream: others[0] });
+    assert!(env.control.streams.unfinished.is_empty());
+}
