@@ -1,5 +1,6 @@
 //! The service under hosts on a virtual network.
 
+mod analyser;
 mod disks_model;
 mod host;
 mod model;
