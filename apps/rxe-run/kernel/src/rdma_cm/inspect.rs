@@ -59,7 +59,7 @@ impl EngineOwner for Owner<'_, '_> {
     }
 
     fn list_handshakes(&mut self, from: u32, reply: SyncSender<Part<Handshake>>) {
-        let _ = reply.try_send(handshakes(&self.host.cm, from));
+        let _ = reply.try_send(handshakes(self.host.cm, from));
     }
 
     fn disconnect(&mut self, now: Instant, qpn: Qpn) -> bool {
