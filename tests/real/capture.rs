@@ -249,14 +249,20 @@ fn one_queue_pair(bed: &TestBed) -> Check {
     }
     let (_, _) = (first.wait()?, second.wait()?);
     let packets = read(&file)?;
-    for packet in &packets {
+    // The messages that made the connection come first.
+    let (head, packets) = packets.split_at_checked(2).ok_or("no two packets")?;
+    for (packet, info) in head.iter().zip(["CM: ConnectRequest", "CM: ConnectReply"]) {
+        expect(packet.get("_ws.col.Info"), info)?;
+        expect(packet.get("frame.comment"), &format!("how queue pair {local:#x} was connected"))?;
+    }
+    for packet in packets {
         let wanted = if packet.sent() { remote } else { local };
         if packet.number("infiniband.bth.destqp") != Some(wanted) {
             return Err(format!("not of {local:#x} and {remote:#x}: {}", packet.0.join(" | ")));
         }
     }
-    find(&packets, "packet of the target", Packet::sent)?;
-    find(&packets, "packet of the client", |packet| !packet.sent()).map(drop)
+    find(packets, "packet of the target", Packet::sent)?;
+    find(packets, "packet of the client", |packet| !packet.sent()).map(drop)
 }
 
 fn full_disk(bed: &TestBed) -> Check {

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::mpsc::SyncSender;
 
-use rxe_proto::cm::ConnId;
+use rxe_proto::cm::{Cm, ConnId, Handshake};
 use rxe_proto::mem::KeyInfo;
 use rxe_proto::transport::{Engine, QpInfo, Qpn};
 use rxe_proto::{Duration, Instant};
@@ -47,6 +47,13 @@ pub enum Question {
     ControlCounts {
         /// Receives the answer.
         reply: SyncSender<ControlCounts>,
+    },
+    /// Lists the messages that made the connections, [`PART`] of them. Any worker passes it on.
+    Handshakes {
+        /// The first communication id.
+        from: u32,
+        /// Receives the answer.
+        reply: SyncSender<Part<Handshake>>,
     },
     /// Disconnects a queue pair's connection; a queue pair without one goes to the error state. The answer is whether
     /// there is such a queue pair.
@@ -151,6 +158,9 @@ pub trait EngineOwner {
     /// Answers [`Question::ControlCounts`].
     fn count_control(&mut self, reply: SyncSender<ControlCounts>);
 
+    /// Answers [`Question::Handshakes`], see [`handshakes`].
+    fn list_handshakes(&mut self, from: u32, reply: SyncSender<Part<Handshake>>);
+
     /// Ends the connection of a queue pair. Returns false if it has none.
     fn disconnect(&mut self, now: Instant, qpn: Qpn) -> bool;
 }
@@ -188,6 +198,7 @@ impl Question {
                 });
             }
             Question::ControlCounts { reply } => owner.count_control(reply),
+            Question::Handshakes { from, reply } => owner.list_handshakes(from, reply),
             Question::Disconnect { qpn, reply } => {
                 // The owner hears of an abort as of any error.
                 let known = owner.disconnect(now, qpn) || engine.abort_qp(qpn).is_ok();
@@ -195,6 +206,13 @@ impl Question {
             }
         }
     }
+}
+
+/// The answer to [`Question::Handshakes`].
+#[must_use]
+pub fn handshakes(cm: &Cm, from: u32) -> Part<Handshake> {
+    let items: Vec<Handshake> = cm.handshakes(from).take(PART).collect();
+    Part { more: items.len() == PART, items }
 }
 
 impl QpEntry {

@@ -13,15 +13,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
 
 use rxe_proto::cm::{
-    AcceptParams, CmError, ConnId, ConnectFailure, ConnectReply, ConnectRequest, DisconnectReason, SidrId, SidrReply,
-    SidrRequest,
+    AcceptParams, CmError, ConnId, ConnectFailure, ConnectReply, ConnectRequest, DisconnectReason, Handshake, SidrId,
+    SidrReply, SidrRequest,
 };
 use rxe_proto::verbs::{AnyQueuePair, QpErrorCause, Qpn};
 use rxe_proto::wire::cm::{CmTransport, Rej, RejReason, SidrRep, SidrStatus};
 use rxe_proto::wire::{Gid, MacAddr, Path, PathMtu, PortId, Psn};
 
 use crate::change::{Change, ControlChange};
-use crate::inspect::{ControlCounts, Question};
+use crate::inspect::{ControlCounts, Part, Question};
 use crate::multicast::WorkerSet;
 
 /// A TCP stream of a service, unique while the process lives.
@@ -322,6 +322,8 @@ pub(crate) enum ToControl {
     GroupMember { worker: usize, port: PortId, group: Gid, joined: bool },
     /// Management asks for the numbers of entries in the control side's tables.
     Counts { reply: SyncSender<ControlCounts> },
+    /// Management asks for the messages that made the connections, from a communication id on.
+    Handshakes { from: u32, reply: SyncSender<Part<Handshake>> },
     /// Management changes something.
     Change(ControlChange),
 }

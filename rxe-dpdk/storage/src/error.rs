@@ -56,6 +56,24 @@ pub enum StorageError {
 }
 
 impl StorageError {
+    /// Whether data are lost, or cannot be read.
+    #[must_use]
+    pub const fn is_of_media(self) -> bool {
+        match self {
+            StorageError::Media { .. }
+            | StorageError::Truncated { .. }
+            | StorageError::FlushFailed
+            | StorageError::Io { .. } => true,
+            StorageError::Unaligned
+            | StorageError::OutOfRange
+            | StorageError::BufferAlignment { .. }
+            | StorageError::NoSpace
+            | StorageError::Memory
+            | StorageError::Closed
+            | StorageError::Cancelled => false,
+        }
+    }
+
     /// The error for a failed system call.
     pub(crate) fn from_io(error: &io::Error) -> StorageError {
         StorageError::from_errno(error.raw_os_error().unwrap_or(libc::EIO))

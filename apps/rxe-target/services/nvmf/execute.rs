@@ -192,6 +192,9 @@ impl Nvmf {
         if command.queue.is_none() {
             let fence = command.fence;
             self.forget(index);
+            if completion.result == Err(StorageError::FlushFailed) {
+                self.note_failed_flush(cx);
+            }
             return self.left_storage(fence);
         }
         match completion.result {

@@ -241,24 +241,32 @@ impl Nvmf {
         }
     }
 
-    /// An error of the storage: a line of the log, an entry of the controller's error log, and after a failed flush the
-    /// namespace is read-only for all hosts.
+    /// An error of the storage: a line of the log, an entry of the controller's error log, and a count of the SMART log if data
+    /// are lost.
     pub(super) fn note_storage_error(&mut self, cx: &mut Context<'_>, failed: &FailedCommand) {
         let FailedCommand { queue, command_id, nsid, lba, status, error } = *failed;
         if self.metrics.admits(cx.now()) {
             tracing::error!("nvmf: namespace {nsid}: {error}");
         }
+        // Flushes of a namespace that is read-only already lose nothing more.
+        let loses_data = error.is_of_media() && (error != StorageError::FlushFailed || self.note_failed_flush(cx));
         if let Some(Queue { role: Role::Io { controller, queue: entries, counts, .. }, .. }) =
             self.queues.get_mut(&queue)
         {
-            counts.media_errors += 1;
+            counts.media_errors += u64::from(loses_data);
             let (controller, qid) = (*controller, entries.qid());
             self.shared.target().record_error(controller, qid, command_id, status, nsid, lba);
         }
-        if error == StorageError::FlushFailed && self.shared.note_failed_flushes() {
+    }
+
+    /// After a failed flush the namespace is read-only for all hosts. Returns whether it was not before.
+    pub(super) fn note_failed_flush(&mut self, cx: &mut Context<'_>) -> bool {
+        let is_new = self.shared.note_failed_flushes();
+        if is_new {
             self.take_events(cx);
             self.follow_changes(cx);
         }
+        is_new
     }
 
     /// Stops the commands of a queue that ends. Those in the storage end there before they submit more, the others at once; then

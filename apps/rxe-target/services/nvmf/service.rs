@@ -205,8 +205,10 @@ impl Service for Nvmf {
         }
         let Some(queue) = self.queues.remove(&qpn) else { return };
         self.metrics.gone(cx.now(), queue.client, reason);
-        if let Role::New = queue.role {
-            self.shared.waiting().give_back(queue.client.ip(), 1);
+        match &queue.role {
+            Role::New => self.shared.waiting().give_back(queue.client.ip(), 1),
+            Role::Admin { .. } => {}
+            Role::Io { view, counts, .. } => self.shared.target().record_io(&view.subsystem, *counts),
         }
         self.connects.remove(&qpn);
         self.deferred.retain(|deferred| deferred.queue != qpn);
@@ -319,10 +321,10 @@ impl Service for Nvmf {
     fn timer(&mut self, cx: &mut Context<'_>, _token: u64) {
         let mut target = self.shared.target();
         for queue in self.queues.values_mut() {
-            if let Role::Io { controller, counts, .. } = &mut queue.role
+            if let Role::Io { view, counts, .. } = &mut queue.role
                 && *counts != IoCounts::default()
             {
-                target.record_io(*controller, std::mem::take(counts));
+                target.record_io(&view.subsystem, std::mem::take(counts));
             }
         }
         if cx.worker() == 0 {

@@ -135,10 +135,9 @@ impl Target {
         AdminReply::Complete { data, response }
     }
 
-    /// Adds what workers did for a controller to the SMART log of its subsystem.
-    pub fn record_io(&mut self, id: ControllerId, counts: IoCounts) {
-        let Some(controller) = self.controllers.get(&id) else { return };
-        if let Some(state) = self.subsystems.get_mut(&controller.subsystem) {
+    /// Adds what workers did for hosts to the SMART log of their subsystem.
+    pub fn record_io(&mut self, subsystem: &Nqn, counts: IoCounts) {
+        if let Some(state) = self.subsystems.get_mut(subsystem) {
             state.counts.add(counts);
         }
     }

@@ -44,7 +44,7 @@ impl EventRequests {
     /// A request arrived.
     pub(super) fn hold(&mut self, command_id: u16, limit: u16) -> Hold {
         while let Some(event) = self.pending.pop_front() {
-            if self.mask.contains(event.mask()) {
+            if self.mask.intersects(event.mask()) {
                 return Hold::Complete(event);
             }
         }
@@ -58,7 +58,7 @@ impl EventRequests {
     /// An event occurred: the command id of the request to complete with it, if the event is enabled and was not
     /// reported since the host read its log.
     pub(super) fn raise(&mut self, event: AsyncEvent) -> Option<u16> {
-        if !self.mask.contains(event.mask()) || self.reported.contains(event.mask()) {
+        if !self.mask.intersects(event.mask()) || self.reported.contains(event.mask()) {
             return None;
         }
         self.reported.insert(event.mask());

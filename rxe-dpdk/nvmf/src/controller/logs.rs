@@ -54,7 +54,8 @@ impl Context<'_> {
                 self.controller.events.log_read(AsyncEvent::NamespaceChanged);
             }
             LogId::Discovery => self.controller.events.log_read(AsyncEvent::DiscoveryChanged),
-            LogId::Error | LogId::Smart | LogId::Firmware | LogId::Effects => {}
+            LogId::Smart => self.controller.events.log_read(AsyncEvent::ReliabilityDegraded),
+            LogId::Error | LogId::Firmware | LogId::Effects => {}
         }
     }
 
@@ -65,8 +66,15 @@ impl Context<'_> {
         }
         let state = self.subsystems.get(&self.controller.subsystem);
         let counts = state.map(|state| state.counts).unwrap_or_default();
-        let failed = state.is_some_and(|state| state.config.namespaces.iter().any(|namespace| namespace.failed));
-        let log = if failed { SmartLog::healthy().read_only() } else { SmartLog::healthy() };
+        let mut namespaces = state.into_iter().flat_map(|state| &state.config.namespaces);
+        let log = match (
+            namespaces.clone().any(|namespace| namespace.failed),
+            namespaces.all(|namespace| namespace.failed),
+        ) {
+            (false, _) => SmartLog::healthy(),
+            (true, false) => SmartLog::healthy().degraded(),
+            (true, true) => SmartLog::healthy().degraded().read_only(),
+        };
         Ok(log
             .with_traffic((counts.bytes_read, counts.reads), (counts.bytes_written, counts.writes))
             .with_errors(counts.media_errors, self.controller.errors.count()))

@@ -102,7 +102,7 @@ impl Target {
     }
 
     /// Notes that a flush of a namespace failed, or that it was recovered: its hosts are notified that it is read-only, or is so
-    /// no more. Returns whether that is new.
+    /// no more, and of the first also as a health event. Returns whether that is new.
     ///
     /// # Errors
     /// There is no such subsystem or namespace.
@@ -113,6 +113,11 @@ impl Target {
         let is_new = std::mem::replace(&mut namespace.failed, failed) != failed;
         if is_new {
             self.namespace_changed(nqn, nsid);
+        }
+        if is_new && failed {
+            for controller in self.controllers.values_mut().filter(|controller| controller.subsystem == *nqn) {
+                self.events.extend(raise(controller, AsyncEvent::ReliabilityDegraded));
+            }
         }
         Ok(is_new)
     }

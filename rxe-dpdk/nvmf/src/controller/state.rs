@@ -10,7 +10,7 @@ use super::{ControllerId, QueueKey};
 use crate::subsystem::Subsystem;
 use crate::wire::{Cqe, Nqn, Response, Status};
 
-/// What the workers did for a controller since their last report.
+/// What the workers did for hosts since their last report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IoCounts {
     /// Bytes sent to the host by Read.
@@ -21,7 +21,7 @@ pub struct IoCounts {
     pub reads: u64,
     /// Completed Write commands.
     pub writes: u64,
-    /// Errors of the backend.
+    /// Errors by which data are lost or cannot be read.
     pub media_errors: u64,
 }
 

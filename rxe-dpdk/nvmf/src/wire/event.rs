@@ -6,6 +6,10 @@ bitflags! {
     /// Event types: OAES of Identify Controller, and the value of feature 0x0B.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
     pub struct EventMask: u32 {
+        /// The reliability of the subsystem is degraded. Not in OAES, as all controllers have it.
+        const DEGRADED = 1 << 2;
+        /// All media are in read-only mode. Not in OAES.
+        const MEDIA_READ_ONLY = 1 << 3;
         /// A namespace was added, removed, or changed.
         const NAMESPACE = 1 << 8;
         /// A firmware was activated.
@@ -25,6 +29,8 @@ pub enum AsyncEvent {
     NamespaceChanged,
     /// The discovery log changed.
     DiscoveryChanged,
+    /// Data may be lost, and media may be read-only; the details are in log 0x02.
+    ReliabilityDegraded,
 }
 
 impl AsyncEvent {
@@ -34,6 +40,7 @@ impl AsyncEvent {
         match self {
             AsyncEvent::NamespaceChanged => 0x0004_0002,
             AsyncEvent::DiscoveryChanged => 0x0070_F002,
+            AsyncEvent::ReliabilityDegraded => 0x0002_0001,
         }
     }
 
@@ -43,16 +50,18 @@ impl AsyncEvent {
         match result & 0x00FF_FFFF {
             0x0004_0002 => Some(AsyncEvent::NamespaceChanged),
             0x0070_F002 => Some(AsyncEvent::DiscoveryChanged),
+            0x0002_0001 => Some(AsyncEvent::ReliabilityDegraded),
             _ => None,
         }
     }
 
-    /// The bit that enables it.
+    /// The bits of which each enables it.
     #[must_use]
     pub const fn mask(self) -> EventMask {
         match self {
             AsyncEvent::NamespaceChanged => EventMask::NAMESPACE,
             AsyncEvent::DiscoveryChanged => EventMask::DISCOVERY,
+            AsyncEvent::ReliabilityDegraded => EventMask::DEGRADED.union(EventMask::MEDIA_READ_ONLY),
         }
     }
 }
@@ -63,7 +72,7 @@ mod tests {
 
     #[test]
     fn results_are_read_as_written() {
-        for event in [AsyncEvent::NamespaceChanged, AsyncEvent::DiscoveryChanged] {
+        for event in [AsyncEvent::NamespaceChanged, AsyncEvent::DiscoveryChanged, AsyncEvent::ReliabilityDegraded] {
             assert_eq!(AsyncEvent::from_result(event.result()), Some(event));
         }
         assert_eq!(AsyncEvent::from_result(0), None);

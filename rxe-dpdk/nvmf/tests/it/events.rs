@@ -65,11 +65,37 @@ fn a_namespace_whose_flush_failed_is_read_only_for_its_hosts_until_it_is_recover
         assert_eq!(rig.target.set_failed(&nqn(OPEN), 2, failed), Ok(false), "nothing new");
         let views = rig.target.namespace_views(&nqn(OPEN));
         assert_eq!(views.iter().map(|view| view.read_only).collect::<Vec<_>>(), [false, failed]);
-        let warning = if failed { 1 << 3 } else { 0 };
+        // Reliability is degraded; not all media are read-only.
+        let warning = if failed { 1 << 2 } else { 0 };
         assert_eq!((smart(&mut rig), attributes(&mut rig)), (warning, u8::from(failed)));
     }
     let [(queue, cqe)] = responses(&mut rig)[..] else { panic!("one event") };
     assert_eq!((queue, cqe.command_id()), (admin.key, 7));
+}
+
+#[test]
+fn a_failed_flush_is_a_health_event_for_hosts_that_enabled_its_warnings() {
+    let mut rig = Rig::new();
+    let admin = rig.connect(OPEN, HOST);
+    // Media that are read-only, but no other warning.
+    rig.complete(admin, &set_feature(0x0B, 1 << 3));
+    for id in [3, 5, 7] {
+        rig.request_event(admin, id);
+    }
+    let fail =
+        |rig: &mut Rig, nsid, failed| rig.target.set_failed(&nqn(OPEN), nsid, failed).expect("there is such a one");
+    fail(&mut rig, 1, true);
+    fail(&mut rig, 2, true);
+    let completed =
+        |rig: &mut Rig| responses(rig).iter().map(|(_, cqe)| (cqe.command_id(), cqe.result())).collect::<Vec<_>>();
+    // Type 1 (health), information 0 (reliability), log 2.
+    assert_eq!(completed(&mut rig), [(3, 0x0002_0001)]);
+    let smart = |rig: &mut Rig| rig.data(admin, &LogFields::new(LogId::Smart, 512).to_sqe(8, buffer(512)))[0];
+    assert_eq!(smart(&mut rig), 1 << 2 | 1 << 3);
+    fail(&mut rig, 1, false);
+    assert_eq!((completed(&mut rig), smart(&mut rig)), (Vec::new(), 1 << 2));
+    fail(&mut rig, 1, true);
+    assert_eq!(completed(&mut rig), [(5, 0x0002_0001)], "the log was read");
 }
 
 #[test]

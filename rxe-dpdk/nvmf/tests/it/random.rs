@@ -259,9 +259,9 @@ impl Embedder {
                 }
             }
             Step::RecordIo { controller } => {
-                if let Some(id) = self.controller(controller) {
+                if let Some((_, (subsystem, _))) = self.existing(controller) {
                     let counts = IoCounts { bytes_read: u64::MAX, ..IoCounts::default() };
-                    self.target.record_io(id, counts);
+                    self.target.record_io(&subsystem, counts);
                 }
             }
         }

@@ -5,6 +5,7 @@ use super::path::is_host;
 use super::timers::ack_timeout;
 use super::{
     Cm, CmError, CmEvent, ConnId, ConnState, ConnectFailure, ConnectParams, ConnectReply, DisconnectReason, MadPath,
+    mad_of,
 };
 use crate::Instant;
 use crate::wire::cm::{Answered, CmMessage, CmPath, CmTransport, IpAddressing, RejReason, Rep, Req, Rtu, ServiceId};
@@ -142,6 +143,9 @@ impl Cm {
         let peer = Peer { guid: rep.local_ca_guid, gid: conn.path.peer };
         self.end_stale_of(now, peer, theirs, rep.local_qpn, id);
         self.connections.set_peer(ours, rep.local_ca_guid, theirs, rep.local_qpn);
+        if let Some(conn) = self.connections.get_mut(ours) {
+            conn.rep = Some(mad_of(transaction_id, &CmMessage::Rep(rep.clone())));
+        }
         let deadline = now + self.config.answer_timeout;
         self.connections.transition(&mut self.timers, ours, State::RepReceived, Some(deadline));
         self.stats.replies.inc();
@@ -181,10 +185,12 @@ impl Cm {
     pub(super) fn req_timeout(&mut self, now: Instant, comm_id: u32) {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
         // compliance.md [CM-ACTIVE-RETRY]: A REQ is retransmitted until it is answered.
-        let State::ReqSent { req, resends } = &mut conn.state else { return };
-        if *resends > 0 {
+        let State::ReqSent { resends } = &mut conn.state else { return };
+        if *resends > 0
+            && let Some(req) = conn.req.clone()
+        {
             *resends -= 1;
-            let (path, req, deadline) = (conn.path.clone(), req.clone(), now + conn.resend_after);
+            let (path, req, deadline) = (conn.path.clone(), req, now + conn.resend_after);
             self.stats.tx_req_retry.inc();
             self.queue(&path, req);
             self.connections.set_deadline(&mut self.timers, comm_id, deadline);

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::timers::{TimerKey, Timers, time_of};
-use super::{CmConfig, ConnId, MadPath};
+use super::{CmConfig, ConnId, MadPath, mad_of};
 use crate::transport::Qpn;
-use crate::wire::cm::{Req, ServiceId};
+use crate::wire::cm::{CmMessage, Req, ServiceId};
 use crate::wire::mad::MAD_LEN;
 use crate::wire::{Gid, Psn};
 use crate::{Duration, Instant};
@@ -37,7 +37,6 @@ pub enum ConnState {
 pub(super) enum State {
     ReqReceived,
     RepSent {
-        rep: Mad,
         resends: u8,
         /// When the request is given up if the peer does not confirm.
         expires: Instant,
@@ -45,7 +44,6 @@ pub(super) enum State {
         deferred: bool,
     },
     ReqSent {
-        req: Mad,
         resends: u8,
     },
     RepReceived,
@@ -99,6 +97,10 @@ type RequestKey = (Peer, u32, u32, u32, u64, u64);
 pub(super) struct Connection {
     pub id: ConnId,
     pub state: State,
+    /// The message that made the connection, until that ends.
+    pub req: Option<Mad>,
+    /// Its answer, until the connection ends.
+    pub rep: Option<Mad>,
     pub path: MadPath,
     /// On the active side, the GUID and the peer's numbers are 0 until the REP.
     pub peer: Peer,
@@ -144,6 +146,8 @@ impl Connection {
         Connection {
             id,
             state: State::ReqReceived,
+            req: Some(mad_of(transaction_id, &CmMessage::Req(req.clone()))),
+            rep: None,
             path,
             peer,
             remote_comm_id: req.local_comm_id,
@@ -177,7 +181,9 @@ impl Connection {
         let resend_after = time_of(req.remote_response_timeout) + time_of(req.primary.ack_timeout);
         Connection {
             id,
-            state: State::ReqSent { req: sent, resends: req.max_cm_retries },
+            state: State::ReqSent { resends: req.max_cm_retries },
+            req: Some(sent),
+            rep: None,
             path: path.clone(),
             peer: Peer { guid: 0, gid: path.peer },
             remote_comm_id: 0,
@@ -288,6 +294,11 @@ impl Connections {
         self.by_comm_id.values()
     }
 
+    /// Those with this communication id of ours and higher ones, in their order.
+    pub fn iter_from(&self, comm_id: u32) -> impl Iterator<Item = &Connection> {
+        self.by_comm_id.range(comm_id..).map(|(_, conn)| conn)
+    }
+
     pub fn get(&self, comm_id: u32) -> Option<&Connection> {
         self.by_comm_id.get(&comm_id)
     }
@@ -393,6 +404,7 @@ impl Connections {
             conn.closing = Some(self.next_place);
             self.closing.insert(self.next_place, comm_id);
             decrement(&mut self.open_of, conn.peer.gid);
+            (conn.req, conn.rep) = (None, None);
         }
         let unconfirmed = if conn.state.is_pending() { None } else { conn.unconfirmed.take() };
         let (peer, remote_comm_id, remote_qpn) = (conn.peer, conn.remote_comm_id, conn.remote_qpn);

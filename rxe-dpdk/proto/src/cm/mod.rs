@@ -66,6 +66,7 @@ mod connection;
 mod disconnect;
 mod events;
 mod gsi;
+mod handshake;
 mod ids;
 mod mra;
 mod passive;
@@ -87,6 +88,7 @@ pub use events::{
     DisconnectReason, RefusedRequest, ResolveFailure, ResolveParams, SidrReply, SidrRequest,
 };
 pub use gsi::{GSI_UDP_SRC_PORT, MAD_FRAME_LEN_MAX, read_mad, write_mad};
+pub use handshake::Handshake;
 pub use ids::{ConnId, SidrId};
 pub use path::{LocalAddresses, MadPath};
 pub use stats::CmStats;
@@ -340,8 +342,7 @@ impl Cm {
 
     /// Enqueues a message and returns its MAD, for retransmission.
     fn send(&mut self, path: &MadPath, transaction_id: u64, message: &CmMessage) -> Mad {
-        let mut mad = Box::new([0; MAD_LEN]);
-        message.emit(transaction_id, &mut mad);
+        let mad = mad_of(transaction_id, message);
         self.queue(path, mad.clone());
         mad
     }
@@ -403,6 +404,13 @@ impl fmt::Debug for Cm {
             .field("next_timeout", &self.timers.next())
             .finish_non_exhaustive()
     }
+}
+
+/// The MAD of a message.
+fn mad_of(transaction_id: u64, message: &CmMessage) -> Mad {
+    let mut mad = Box::new([0; MAD_LEN]);
+    message.emit(transaction_id, &mut mad);
+    mad
 }
 
 fn info(conn: &Connection) -> ConnInfo {

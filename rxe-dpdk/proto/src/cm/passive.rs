@@ -74,10 +74,11 @@ impl Cm {
         let rep = self.send(&path, transaction_id, &rep);
         if let Some(connection) = self.connections.get_mut(conn.comm_id()) {
             connection.local_qpn = Some(params.qpn);
+            connection.rep = Some(rep);
         }
         let expires = now + self.config.unconfirmed_timeout;
         let deadline = if resends > 0 { expires.min(now + resend_after) } else { expires };
-        let state = State::RepSent { rep, resends, expires, deferred: false };
+        let state = State::RepSent { resends, expires, deferred: false };
         self.connections.transition(&mut self.timers, conn.comm_id(), state, Some(deadline));
         self.stats.accepted.inc();
         Ok(())
@@ -274,13 +275,15 @@ impl Cm {
         let Some(conn) = self.connections.get_mut(comm_id) else { return };
         // compliance.md [CM-REP-RETRY]: A REP is retransmitted until RTU, data or REJ, as often and as fast as the REQ
         // requests, but twice at most per copy of the REQ.
-        let State::RepSent { rep, resends, expires, deferred } = &mut conn.state else { return };
+        let State::RepSent { resends, expires, deferred } = &mut conn.state else { return };
         let (id, path, transaction_id) = (conn.id, conn.path.clone(), conn.transaction_id);
         let (expires, deferred) = (*expires, *deferred);
         if now < expires {
-            if *resends > 0 {
+            if *resends > 0
+                && let Some(rep) = conn.rep.clone()
+            {
                 *resends -= 1;
-                let (rep, more) = (rep.clone(), *resends > 0);
+                let more = *resends > 0;
                 let deadline = if more { expires.min(now + resend_after) } else { expires };
                 self.stats.tx_rep_retry.inc();
                 self.queue(&path, rep);
@@ -306,9 +309,9 @@ impl Cm {
         let Some(conn) = self.connections.get(comm_id) else { return Err(DropReason::CmDuplicate) };
         let (again, resend_after) = self.rep_resends(conn);
         let Some(conn) = self.connections.get_mut(comm_id) else { return Err(DropReason::CmDuplicate) };
-        match &mut conn.state {
+        match (&mut conn.state, &conn.rep) {
             // Our REP was lost, or is in flight.
-            State::RepSent { rep, resends, expires, deferred } => {
+            (State::RepSent { resends, expires, deferred }, Some(rep)) => {
                 let (path, rep) = (conn.path.clone(), rep.clone());
                 if !*deferred {
                     *resends = again;
@@ -322,7 +325,7 @@ impl Cm {
                 self.queue(&path, rep);
                 Ok(())
             }
-            State::ReqReceived => {
+            (State::ReqReceived, _) => {
                 self.stats.rx_req_duplicate.inc();
                 Err(DropReason::CmDuplicate)
             }

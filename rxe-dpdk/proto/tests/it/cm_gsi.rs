@@ -1,7 +1,9 @@
 //! Queue pair 1: frames around MADs, and what is refused there.
 
-use crate::cm_support::{mad_of, path, rtu};
-use rxe_proto::cm::{GSI_UDP_SRC_PORT, MAD_FRAME_LEN_MAX, MadPath, read_mad, write_mad};
+use crate::cm_support::{CLIENT_QPN, SERVER_QPN, Target, connect_params, dreq, mad_of, path, rep, req, rtu};
+use rxe_proto::cm::{GSI_UDP_SRC_PORT, Handshake, MAD_FRAME_LEN_MAX, MadPath, read_mad, write_mad};
+use rxe_proto::transport::Qpn;
+use rxe_proto::wire::cm::CmMessage;
 use rxe_proto::wire::mad::{GSI_QKEY, MAD_LEN};
 use rxe_proto::wire::{
     BthFields, BthOpcode, DropReason, Frame, Gid, HeaderTemplate, Opcode, Path, PortId, Psn, TxFrames, classify,
@@ -135,4 +137,56 @@ fn the_source_of_a_mad_is_one_host() {
         frame[at..at + 16].copy_from_slice(&ours.0);
         assert_eq!(read(&frame), Err(DropReason::GsiSource));
     }
+}
+
+/// The frames of a handshake, as their receiver reads them: whether they are ours, transaction, and message.
+fn messages(handshake: &Handshake) -> [(bool, u64, CmMessage); 2] {
+    handshake.frames().map(|(is_ours, frame)| {
+        let Ok(Frame::Roce(packet)) = classify(&frame) else { panic!() };
+        assert!(packet.icrc_ok());
+        let (path_of_receiver, mad) = read_mad(path().port, &packet).unwrap();
+        assert_eq!(path_of_receiver, if is_ours { mirrored(&path()) } else { path() });
+        let (header, message) = CmMessage::parse(mad).unwrap();
+        (is_ours, header.transaction_id, message)
+    })
+}
+
+#[test]
+fn the_messages_that_made_connections_are_known_as_frames_until_they_end() {
+    let mut target = Target::default();
+    let [mut first, mut second] = [req(0x1111), req(0x2222)];
+    (first.local_qpn, second.local_qpn) = (CLIENT_QPN + 1, CLIENT_QPN + 2);
+    let mut accepted = Vec::new();
+    for (transaction, req) in [(77, first), (70, second)] {
+        target.feed_from(&path(), transaction, &CmMessage::Req(req.clone())).unwrap();
+        let conn = target.request().conn;
+        assert_eq!(target.cm.handshakes(0).count(), accepted.len(), "it has no answer yet");
+        target.accept(conn);
+        let rep = target.sent_one();
+        accepted.push((conn.comm_id(), [(false, transaction, CmMessage::Req(req)), (true, transaction, rep)]));
+    }
+    accepted.sort_by_key(|(comm_id, _)| *comm_id);
+    let known: Vec<Handshake> = target.cm.handshakes(0).collect();
+    let found: Vec<_> = known.iter().map(|known| (known.comm_id, messages(known))).collect();
+    assert_eq!(found, accepted);
+    assert!(known.iter().all(|known| !known.is_active && known.local_qpn == Qpn::new(SERVER_QPN)));
+    assert!(target.cm.handshakes(accepted[0].0 + 1).map(|known| known.comm_id).eq([accepted[1].0]));
+    let [(_, _, CmMessage::Req(req)), _] = &accepted[0].1 else { panic!() };
+    target.feed(&dreq(req.local_comm_id, accepted[0].0, SERVER_QPN)).unwrap();
+    assert!(target.cm.handshakes(0).map(|known| known.comm_id).eq([accepted[1].0]), "the other one has ended");
+}
+
+#[test]
+fn the_messages_of_a_connection_that_we_requested_are_known_too() {
+    let mut target = Target::default();
+    let conn = target.cm.connect(target.now, connect_params()).unwrap();
+    let transmit = target.cm.poll_transmit().unwrap();
+    let (header, req) = CmMessage::parse(&*transmit.mad).unwrap();
+    assert_eq!(target.cm.handshakes(0).count(), 0);
+    let rep = CmMessage::Rep(rep(7, conn.comm_id()));
+    let transaction = header.transaction_id;
+    target.feed_from(&path(), transaction, &rep).unwrap();
+    let known: Vec<Handshake> = target.cm.handshakes(0).collect();
+    assert_eq!((known.len(), known[0].is_active), (1, true));
+    assert_eq!(messages(&known[0]), [(true, transaction, req), (false, transaction, rep)]);
 }

@@ -40,7 +40,7 @@ use rxe_proto::wire::{DropCounters, Gid, MacAddr, PathMtu, PortId, PrefixList};
 use rxe_proto::{Duration, Instant};
 
 use crate::event_log::EventLog;
-use crate::inspect::ControlCounts;
+use crate::inspect::{self, ControlCounts};
 use crate::local_port::LocalPort;
 use crate::mailbox::ControlMailbox;
 use crate::messages::{EndReason, GroupListener, RtsParams, ToControl, ToWorker};
@@ -352,6 +352,9 @@ impl<H: IpHost> Control<H> {
             ToControl::Counts { reply } => {
                 // A thread that has given up is no loss.
                 let _ = reply.try_send(self.counts());
+            }
+            ToControl::Handshakes { from, reply } => {
+                let _ = reply.try_send(inspect::handshakes(&self.cm, from));
             }
         }
     }

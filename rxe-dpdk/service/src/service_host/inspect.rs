@@ -3,10 +3,11 @@
 use std::sync::mpsc::SyncSender;
 
 use rxe_proto::Instant;
+use rxe_proto::cm::Handshake;
 use rxe_proto::transport::Qpn;
 
 use super::ServiceHost;
-use crate::inspect::{ConnectionEntry, ControlCounts, EngineOwner};
+use crate::inspect::{ConnectionEntry, ControlCounts, EngineOwner, Part};
 use crate::messages::ToControl;
 
 impl EngineOwner for ServiceHost {
@@ -37,6 +38,10 @@ impl EngineOwner for ServiceHost {
 
     fn count_control(&mut self, reply: SyncSender<ControlCounts>) {
         self.send(ToControl::Counts { reply });
+    }
+
+    fn list_handshakes(&mut self, from: u32, reply: SyncSender<Part<Handshake>>) {
+        self.send(ToControl::Handshakes { from, reply });
     }
 
     fn disconnect(&mut self, _now: Instant, qpn: Qpn) -> bool {

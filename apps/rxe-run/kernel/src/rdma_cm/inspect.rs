@@ -3,8 +3,9 @@
 use std::sync::mpsc::SyncSender;
 
 use rxe_proto::Instant;
+use rxe_proto::cm::Handshake;
 use rxe_proto::transport::Qpn;
-use rxe_service::inspect::{ConnectionEntry, ControlCounts, EngineOwner};
+use rxe_service::inspect::{ConnectionEntry, ControlCounts, EngineOwner, Part, handshakes};
 
 use super::id::{Connection, Id, Phase};
 use super::{Host, RdmaCm};
@@ -55,6 +56,10 @@ impl EngineOwner for Owner<'_, '_> {
             ControlCounts { connections: cm.len(), sidr: cm.sidr_len() + cm.resolving(), streams: 0, neighbours: 0 };
         // The sender of the question may have timed out.
         let _ = reply.try_send(counts);
+    }
+
+    fn list_handshakes(&mut self, from: u32, reply: SyncSender<Part<Handshake>>) {
+        let _ = reply.try_send(handshakes(self.host.cm, from));
     }
 
     fn disconnect(&mut self, now: Instant, qpn: Qpn) -> bool {

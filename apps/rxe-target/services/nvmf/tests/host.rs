@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use rxe_nvmf::host::{Action, HostConfig, IoCommand, IoCommands, Session};
+use rxe_nvmf::wire::log::{LogFields, LogId};
 use rxe_nvmf::wire::private_data::QueueRequest;
 use rxe_nvmf::wire::{
-    CQE_LEN, ConnectAttributes, ConnectCommand, ConnectData, Cqe, DYNAMIC_CONTROLLER, HostBuffer, IoOpcode, RwFields,
-    SglDescriptor, Status,
+    AsyncEvent, CQE_LEN, ConnectAttributes, ConnectCommand, ConnectData, Cqe, DYNAMIC_CONTROLLER, HostBuffer, IoOpcode,
+    RwFields, SglDescriptor, Status,
 };
 use rxe_proto::cm::ConnId;
 use rxe_proto::verbs::{
@@ -51,6 +52,8 @@ pub enum Order {
     ShutDown { session: usize },
     /// A session sends a Keep Alive.
     KeepAlive { session: usize },
+    /// A session reads the first bytes of a log into [`Host::logs`]; it sends no other admin command meanwhile.
+    ReadLog { session: usize, log: LogId, len: u32 },
     /// A queue is disconnected, whatever it does.
     Disconnect { session: usize, qid: u16 },
 }
@@ -69,6 +72,9 @@ pub enum IoKind {
     /// A command that is refused.
     OutOfRange,
 }
+
+/// Command id of [`Order::ReadLog`], which is none of a session's.
+const READ_LOG: u16 = 0x0F07;
 
 /// The number of commands with memory of their own, and the bytes that each has.
 pub const TRACKED: usize = 32;
@@ -107,6 +113,8 @@ struct Client {
     /// By queue and number.
     tracked: BTreeMap<(u16, u16), Pending>,
     slots: Vec<usize>,
+    /// Bytes of the log that is being read.
+    log_len: usize,
     /// It has been ready once: completions of I/O queues are those of I/O commands.
     ready: bool,
     failed: bool,
@@ -125,6 +133,9 @@ pub struct Host {
     pub rejected: usize,
     pub completed: u64,
     pub answers: Vec<Answer>,
+    /// What [`Order::ReadLog`] has read.
+    pub logs: Vec<Vec<u8>>,
+    pub events: Vec<AsyncEvent>,
     /// Queue pairs of [`Order::Connects`], with the number of Connects.
     bare: BTreeMap<Qpn, (QueuePair<Rc>, MemoryRegion, usize)>,
     pd: Option<ProtectionDomain>,
@@ -150,6 +161,8 @@ impl Host {
             rejected: 0,
             completed: 0,
             answers: Vec::new(),
+            logs: Vec::new(),
+            events: Vec::new(),
             bare: BTreeMap::new(),
             pd: None,
         }
@@ -197,6 +210,7 @@ impl Host {
                     capsules: 0,
                     tracked: BTreeMap::new(),
                     slots: (0..TRACKED).collect(),
+                    log_len: 0,
                     ready: false,
                     failed: false,
                 });
@@ -232,6 +246,13 @@ impl Host {
                     client.session.keep_alive();
                     self.act(cx, session);
                 }
+            }
+            Order::ReadLog { session, log, len } => {
+                let client = &mut self.clients[session];
+                let (addr, rkey) = (client.region.addr() + DATA as u64, client.region.rkey());
+                let to = SglDescriptor::Keyed(HostBuffer { addr, len, rkey, invalidate: false });
+                client.log_len = len as usize;
+                client.send(cx, 0, LogFields::new(log, u64::from(len)).to_sqe(READ_LOG, to).as_bytes());
             }
             Order::Disconnect { session, qid } => {
                 let Some(client) = self.clients.get_mut(session) else { return };
@@ -383,11 +404,18 @@ impl Host {
             }
             return;
         }
+        if cqe.command_id() == READ_LOG {
+            assert!(cqe.status().is_success(), "{}", cqe.status());
+            let mut log = vec![0; client.log_len];
+            client.region.memory().read(DATA, &mut log).expect("in the region");
+            return self.logs.push(log);
+        }
         let mut data = [0; 4096];
         client.region.memory().read(0, &mut data).expect("in the region");
-        if client.session.completed(cqe, &data).is_err() {
+        match client.session.completed(cqe, &data) {
+            Ok(event) => self.events.extend(event),
             // Refused: the queues are disconnected.
-            return client.fail(cx);
+            Err(_) => return client.fail(cx),
         }
         self.act(cx, number);
     }

@@ -1,5 +1,6 @@
 //! The service under hosts on a virtual network.
 
+mod analyser;
 mod disks_model;
 mod host;
 mod model;
@@ -11,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rxe_nvmf::controller::TargetConfig;
 use rxe_nvmf::subsystem::AllowedHosts;
-use rxe_nvmf::wire::{Status, StatusCode};
+use rxe_nvmf::wire::log::{ErrorEntry, LogId};
+use rxe_nvmf::wire::{AsyncEvent, Status, StatusCode};
 use rxe_proto::Duration;
 use rxe_proto::cm::{ConnId, ConnectRequest};
 use rxe_proto::mem::HeapAllocator;
@@ -22,6 +24,7 @@ use rxe_storage::BlockSize;
 use rxe_storage::simulated::{Faults, SimulatedKernel};
 use rxe_testkit::rng::Rng;
 use rxe_testkit::temp::TempDir;
+use zerocopy::FromBytes;
 
 use self::host::{Answer, Host, IoKind, Order};
 use self::network::{Network, address};
@@ -461,12 +464,6 @@ fn a_host_connects_again_when_its_commands_are_out_of_the_storage_or_is_refused_
     let session = env.session(&host, 1);
     kernel.set_faults(Faults { slow: 1_000_000, ..NO_ZEROING });
     env.order(&host, tracked(session, IoKind::Write, 9, 1, 1));
-    // The service is never idle while the storage has a command.
-    let turns = |env: &mut Env, count: usize| {
-        for _ in 0..count {
-            env.network.turn();
-        }
-    };
     turns(&mut env, 50);
     env.order(&host, Order::Disconnect { session, qid: 0 });
     turns(&mut env, 50);
@@ -523,6 +520,109 @@ fn after_a_failed_flush_the_disk_is_read_only_for_all_hosts_until_it_is_recovere
         assert!(run(&mut env, host, tracked(session, IoKind::Flush, 0, 1, 1)).0.is_success());
         env.order(host, Order::ShutDown { session });
     }
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+/// For the time in which the storage has a command, as the service is never idle then.
+fn turns(env: &mut Env, count: usize) {
+    for _ in 0..count {
+        env.network.turn();
+    }
+}
+
+/// Reads a log on the wire.
+fn read_log(env: &mut Env, host: &Arc<Mutex<Host>>, session: usize, log: LogId) -> Vec<u8> {
+    env.order(host, Order::ReadLog { session, log, len: 512 });
+    env.network.settle();
+    lock(host).logs.pop().expect("the log")
+}
+
+/// Critical warning and media errors of the SMART log.
+fn smart(env: &mut Env, host: &Arc<Mutex<Host>>, session: usize) -> (u8, u8) {
+    // The workers' counts are reported now and then.
+    env.network.advance(Duration::from_millis(300));
+    let log = read_log(env, host, session, LogId::Smart);
+    (log[0], log[160])
+}
+
+/// Queue, command, namespace and status of the latest errors.
+fn errors(env: &mut Env, host: &Arc<Mutex<Host>>, session: usize) -> Vec<(u8, u8, Status)> {
+    let log = read_log(env, host, session, LogId::Error);
+    let entries = log.chunks(64).filter(|entry| entry[0] != 0);
+    let entry = |bytes: &[u8]| (bytes[8], bytes[24], ErrorEntry::read_from_bytes(bytes).expect("64 bytes").status());
+    entries.map(entry).collect()
+}
+
+#[test]
+fn a_failed_flush_is_in_the_logs_and_an_event_for_all_hosts() {
+    let (mut env, kernel, _folder) = Env::on_file(18);
+    let (host, other) = (env.host(2), env.host(3));
+    let (first, second) = (env.session(&host, 1), env.session(&other, 1));
+    assert_eq!((smart(&mut env, &host, first), errors(&mut env, &host, first)), ((0, 0), Vec::new()));
+    kernel.set_faults(Faults { failing_flushes: 1, ..NO_ZEROING });
+    let flush = |token| tracked(0, IoKind::Flush, 0, 1, token);
+    let (status, _) = run(&mut env, &host, flush(1));
+    assert_eq!(status.code, StatusCode::Internal);
+    for (host, session) in [(&host, first), (&other, second)] {
+        assert_eq!(lock(host).events, [AsyncEvent::NamespaceChanged]);
+        // Reliability is degraded, and all media are read-only: there is no other disk.
+        assert_eq!(smart(&mut env, host, session), (1 << 2 | 1 << 3, 1));
+    }
+    let entry = (1, 1, status);
+    assert_eq!((errors(&mut env, &host, first), errors(&mut env, &other, second)), (vec![entry], Vec::new()));
+    run(&mut env, &other, flush(2));
+    assert_eq!(errors(&mut env, &other, second), [entry]);
+    assert_eq!(smart(&mut env, &other, second).1, 1, "nothing more was lost");
+    env.shared.recover(&SUBSYSTEM.parse().expect("an NQN"), 1).expect("it failed, and can be flushed");
+    env.follow();
+    assert_eq!(smart(&mut env, &other, second), (0, 1));
+    assert!(run(&mut env, &other, tracked(second, IoKind::WriteDurably, 7, 1, 77)).0.is_success());
+    for (host, session) in [(&host, first), (&other, second)] {
+        env.order(host, Order::ShutDown { session });
+    }
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn a_flush_that_fails_after_its_host_has_gone_makes_the_disk_read_only_for_the_others() {
+    let (mut env, kernel, _folder) = Env::on_file(19);
+    let (host, other) = (env.host(2), env.host(3));
+    let (first, second) = (env.session(&host, 1), env.session(&other, 1));
+    kernel.set_faults(Faults { slow: 1_000_000, failing_flushes: 1, ..NO_ZEROING });
+    env.order(&host, tracked(first, IoKind::Flush, 0, 1, 1));
+    turns(&mut env, 50);
+    env.order(&host, Order::Disconnect { session: first, qid: 1 });
+    turns(&mut env, 50);
+    assert!(!env.is_failed(1));
+    kernel.set_faults(Faults { failing_flushes: 1, ..NO_ZEROING });
+    env.network.settle();
+    assert!(env.is_failed(1));
+    let (status, _) = run(&mut env, &other, tracked(second, IoKind::Write, 3, 1, 34));
+    assert_eq!(status, Status::permanent(StatusCode::NamespaceWriteProtected));
+    env.order(&other, Order::ShutDown { session: second });
+    env.network.settle();
+    env.expect_nothing_left();
+}
+
+#[test]
+fn media_errors_of_a_host_that_disconnects_are_counted_and_a_full_disk_is_none() {
+    let (mut env, kernel, _folder) = Env::on_file(20);
+    let (host, other) = (env.host(2), env.host(3));
+    let (first, second) = (env.session(&host, 1), env.session(&other, 1));
+    kernel.set_faults(Faults { no_space: 1_000_000, ..NO_ZEROING });
+    let (status, _) = run(&mut env, &host, tracked(first, IoKind::Write, 3, 1, 33));
+    assert_eq!(status.code, StatusCode::CapacityExceeded);
+    kernel.set_faults(Faults { io_error: 1_000_000, ..NO_ZEROING });
+    for token in [1, 2] {
+        let (status, _) = run(&mut env, &host, tracked(first, IoKind::Read, 3, 1, token));
+        assert_eq!(status.code, StatusCode::UnrecoveredReadError);
+    }
+    env.order(&host, Order::Disconnect { session: first, qid: 1 });
+    env.network.settle();
+    assert_eq!(smart(&mut env, &other, second), (0, 2));
+    env.order(&other, Order::ShutDown { session: second });
     env.network.settle();
     env.expect_nothing_left();
 }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
-use rxe_proto::cm::{Cm, CmConfig, GSI_UDP_SRC_PORT, MadPath, write_mad};
+use rxe_proto::cm::{Cm, CmConfig, GSI_UDP_SRC_PORT, Handshake, MadPath, write_mad};
 use rxe_proto::mem::HeapAllocator;
 use rxe_proto::verbs::{Engine, EngineConfig};
 use rxe_proto::wire::mad::MAD_LEN;
@@ -14,6 +15,7 @@ use rxe_proto::{Duration, Instant};
 use rxe_service::control::ip_host::{HostEvent, IpHost, Resolution};
 use rxe_service::control::{Control, ControlParts, TrafficClassConfig};
 use rxe_service::events::{Listening, event_ring};
+use rxe_service::inspect::Question;
 use rxe_service::mailbox::mailboxes;
 use rxe_service::service_host::{ServiceHost, ServiceHostParts};
 use rxe_service::{Listen, LocalPort, Restrictions, Service};
@@ -197,12 +199,14 @@ pub struct Network {
     pub loss: u64,
     rng: Rng,
     started: u8,
+    /// Keeps the frames that adapters send.
+    pub sent: Option<Vec<Vec<u8>>>,
 }
 
 impl Network {
     pub fn new(seed: u64) -> Network {
         let now = Instant::from_nanos(1_000_000_000);
-        Network { now, adapters: BTreeMap::new(), loss: 0, rng: Rng(seed), started: 0 }
+        Network { now, adapters: BTreeMap::new(), loss: 0, rng: Rng(seed), started: 0, sent: None }
     }
 
     /// Starts an adapter, in the place of one that is cut off, if there is one.
@@ -244,12 +248,24 @@ impl Network {
             if self.loss > 0 && self.rng.below(self.loss) == 0 {
                 continue;
             }
+            if let Some(sent) = &mut self.sent {
+                sent.push(frame.clone());
+            }
             // The last byte of the destination's MAC address.
             if let Some(adapter) = self.adapters.get_mut(&frame[5]) {
                 adapter.receive(self.now, &frame);
             }
         }
         busy
+    }
+
+    /// The messages that made the connections of an adapter, as management asks for them.
+    pub fn handshakes(&mut self, number: u8) -> Vec<Handshake> {
+        let (reply, answer) = sync_channel(1);
+        let adapter = self.adapters.get_mut(&number).expect("an adapter");
+        Question::Handshakes { from: 0, reply }.answer(self.now, &mut adapter.engine, &mut adapter.services);
+        self.settle();
+        answer.try_recv().expect("the answer").items
     }
 
     /// Turns until all adapters are idle.

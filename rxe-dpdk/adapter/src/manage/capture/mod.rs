@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rxe_inspect::capture::{CaptureSettings, CaptureStatus};
 use rxe_inspect::event::EventKind;
 pub use rxe_inspect::pcapng::Interface;
+use rxe_proto::cm::Handshake;
 use rxe_proto::transport::QpType;
 
 use super::inspector::{InspectError, Inspector};
@@ -184,7 +185,9 @@ impl Capture {
         }
         settings.check().map_err(CaptureError::Settings)?;
         let filter = Arc::new(inner.filter(&settings)?);
-        let output = Output::create(settings.clone(), inner.parts.interfaces.clone()).map_err(|error| {
+        // Workers that do not run yet have no connections.
+        let known = if done.is_some() { inner.handshakes(&settings) } else { Vec::new() };
+        let output = Output::create(settings.clone(), inner.parts.interfaces.clone(), known).map_err(|error| {
             CaptureError::File { file: settings.file.display().to_string(), problem: reason(&error) }
         })?;
         let mut rings = Vec::new();
@@ -250,6 +253,22 @@ impl Inner {
         };
         let qps = settings.qpns.iter().map(wanted).collect::<Result<_, _>>()?;
         Ok(Filter { qps, peers: settings.peers.iter().map(IpAddr::to_canonical).collect() })
+    }
+
+    /// The messages that made the connections whose packets `settings` select: without them, a reader of the file does not know
+    /// what these packets are.
+    fn handshakes(&self, settings: &CaptureSettings) -> Vec<Handshake> {
+        let mut known = self.parts.inspector.handshakes().unwrap_or_else(|error| {
+            // A capture may be to find out why.
+            tracing::warn!("the capture begins without the messages that made the connections: {error}");
+            Vec::new()
+        });
+        known.retain(|Handshake { local_qpn, path, .. }| {
+            (settings.qpns.is_empty() || settings.qpns.contains(&local_qpn.get()))
+                && (settings.peers.is_empty()
+                    || settings.peers.iter().any(|peer| peer.to_canonical() == path.peer.ip().to_canonical()))
+        });
+        known
     }
 
     /// Frames lost by all captures since the start of the adapter.

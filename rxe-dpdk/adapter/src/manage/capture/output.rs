@@ -9,9 +9,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rxe_inspect::capture::CaptureSettings;
 use rxe_inspect::pcapng::{BlockWriter, Interface, Packet, Statistics};
+use rxe_proto::cm::Handshake;
 
 /// Buffer size of the writer, in bytes.
 const BUFFER: usize = 256 << 10;
+
+/// Upper bound of the bytes that the messages of a known connection take.
+const KNOWN: u64 = 1024;
 
 /// Whether a frame was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,11 +44,19 @@ pub(super) struct Output {
     /// By interface: frames in the current file, and frames missing there.
     counts: Vec<(u64, u64)>,
     since: u64,
+    /// How the connections were made that were known when the capture began, then.
+    known: Vec<Handshake>,
+    began: u64,
 }
 
 impl Output {
-    /// Creates the first file.
-    pub(super) fn create(settings: CaptureSettings, interfaces: Vec<Interface>) -> io::Result<Output> {
+    /// Creates the first file. Each file begins with the messages of `known`, whose packets may follow.
+    pub(super) fn create(
+        settings: CaptureSettings,
+        interfaces: Vec<Interface>,
+        known: Vec<Handshake>,
+    ) -> io::Result<Output> {
+        let now = unix_nanos();
         let path = path(&settings, 1);
         let writer = open(&path)?;
         let counts = vec![(0, 0); interfaces.len()];
@@ -58,7 +70,9 @@ impl Output {
             in_file: 0,
             in_others: 0,
             counts,
-            since: unix_nanos(),
+            since: now,
+            known,
+            began: now,
         };
         output.begin()?;
         output.flush()?;
@@ -137,6 +151,28 @@ impl Output {
         for interface in &self.interfaces {
             self.in_file += self.writer.interface(interface, self.settings.snaplen)?;
         }
+        self.write_known()
+    }
+
+    /// Writes the messages of known connections, whole, in a quarter of the file at most. They are no frames of the capture.
+    fn write_known(&mut self) -> io::Result<()> {
+        let end = self.settings.size.map_or(u64::MAX, |mib| u64::from(mib) << 18);
+        for handshake in &self.known {
+            if self.in_file + KNOWN > end {
+                break;
+            }
+            let comment = format!("before the capture: how queue pair {:#x} was connected", handshake.local_qpn.get());
+            for (sent, frame) in handshake.frames() {
+                self.in_file += self.writer.packet(&Packet {
+                    interface: handshake.path.port.0.into(),
+                    time: self.began,
+                    sent,
+                    bytes: &frame,
+                    len: frame.len() as u32,
+                    comment: &comment,
+                })?;
+            }
+        }
         Ok(())
     }
 }
@@ -196,6 +232,14 @@ pub(super) fn unix_nanos() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use rxe_proto::Instant;
+    use rxe_proto::cm::{AcceptParams, Cm, CmConfig, CmEvent, ConnectParams, LocalAddresses, MadPath};
+    use rxe_proto::transport::Qpn;
+    use rxe_proto::wire::{Gid, MacAddr, PathMtu, PortId, Psn};
+    use rxe_testkit::pcapng;
+
     use super::*;
 
     /// A folder that is removed when this is dropped.
@@ -249,7 +293,7 @@ mod tests {
         let folder = Folder::new("ring");
         let settings =
             CaptureSettings { size: Some(1), files: Some(2), ..CaptureSettings::new(folder.0.join("a.b.pcapng")) };
-        let mut output = Output::create(settings, ports()).unwrap();
+        let mut output = Output::create(settings, ports(), Vec::new()).unwrap();
         let frame = [5; 60_000];
         // 17 of them fit into a MiB.
         for _ in 0..40 {
@@ -270,11 +314,81 @@ mod tests {
         folder.0.join(name).metadata().unwrap().len()
     }
 
+    /// A connection that a peer requested.
+    fn handshake(qpn: u32) -> Handshake {
+        struct Local;
+        impl LocalAddresses for Local {
+            fn is_local(&self, _: PortId, _: Gid) -> bool {
+                true
+            }
+            fn path_mtu(&self, _: PortId) -> PathMtu {
+                PathMtu::Mtu1024
+            }
+        }
+        let [ours, theirs] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Ipv4Addr::from);
+        let path = MadPath {
+            port: PortId(0),
+            local_mac: MacAddr::default(),
+            peer_mac: MacAddr::default(),
+            vlan: None,
+            local: ours.into(),
+            peer: theirs.into(),
+            traffic_class: 0,
+        };
+        let ports = (40000, 4420);
+        let mut peer = Cm::new(CmConfig::new(7, [7; 32]));
+        let back = MadPath { local: path.peer, peer: path.local, ..path.clone() };
+        let params = ConnectParams::new(back, ports, Qpn::new(0x77), Psn::new(0), PathMtu::Mtu1024);
+        peer.connect(Instant::ZERO, params).unwrap();
+        let mut cm = Cm::new(CmConfig::new(1, [1; 32]));
+        cm.handle_mad(Instant::ZERO, &path, &*peer.poll_transmit().unwrap().mad, &Local).unwrap();
+        let Some(CmEvent::ConnectRequest(request)) = cm.poll_event() else { panic!() };
+        let accept = AcceptParams {
+            qpn: Qpn::new(qpn),
+            starting_psn: Psn::new(0),
+            responder_resources: 1,
+            initiator_depth: 1,
+            rnr_retry_count: 7,
+            flow_control: false,
+            srq: false,
+            private_data: Vec::new(),
+        };
+        cm.accept(Instant::ZERO, request.conn, accept).unwrap();
+        cm.handshakes(0).next().unwrap()
+    }
+
+    #[test]
+    fn each_file_begins_with_the_messages_of_known_connections_in_a_quarter_of_it() {
+        let folder = Folder::new("known");
+        let settings = CaptureSettings {
+            size: Some(1),
+            files: Some(2),
+            snaplen: 64,
+            ..CaptureSettings::new(folder.0.join("a.pcapng"))
+        };
+        let handshake = handshake(0x11);
+        let mut output = Output::create(settings.clone(), ports(), vec![handshake.clone()]).unwrap();
+        for _ in 0..18 {
+            assert_eq!(output.write(&packet(&[5; 60_000]), 0).unwrap(), Written::Yes);
+        }
+        output.finish().unwrap();
+        for (file, frames) in [("a_00001.pcapng", 17), ("a_00002.pcapng", 1)] {
+            let capture = pcapng::read(&folder.0.join(file));
+            let head: Vec<(bool, Vec<u8>)> =
+                capture.packets[..2].iter().map(|packet| (packet.sent, packet.bytes.clone())).collect();
+            assert_eq!(head, handshake.frames());
+            assert_eq!(capture.packets[1].comment, "before the capture: how queue pair 0x11 was connected");
+            assert_eq!((capture.packets.len(), capture.counted), (2 + frames, Some((frames as u64, 0))));
+        }
+        let many = Output::create(settings, ports(), vec![handshake; 1000]).unwrap();
+        assert!((1 << 18) - 2 * KNOWN < many.bytes() && many.bytes() <= 1 << 18, "{}", many.bytes());
+    }
+
     #[test]
     fn a_single_file_ends_when_it_is_full() {
         let folder = Folder::new("full");
         let settings = CaptureSettings { size: Some(1), ..CaptureSettings::new(folder.0.join("a")) };
-        let mut output = Output::create(settings, ports()).unwrap();
+        let mut output = Output::create(settings, ports(), Vec::new()).unwrap();
         let frame = [5; 200_000];
         let written = (0..10).take_while(|_| output.write(&packet(&frame), 0).unwrap() == Written::Yes).count();
         assert_eq!(written, 5);
@@ -287,7 +401,7 @@ mod tests {
     fn a_file_is_no_longer_than_asked_for_to_its_last_block() {
         let folder = Folder::new("exact");
         let settings = CaptureSettings { size: Some(1), ..CaptureSettings::new(folder.0.join("a")) };
-        let mut output = Output::create(settings, ports()).unwrap();
+        let mut output = Output::create(settings, ports(), Vec::new()).unwrap();
         while output.write(&packet(&[5; 20]), 0).unwrap() == Written::Yes {}
         output.finish().unwrap();
         let len = output.path().metadata().unwrap().len();
@@ -297,7 +411,8 @@ mod tests {
     #[test]
     fn only_regular_files_are_accepted() {
         let folder = Folder::new("refused");
-        let create = |path: PathBuf| Output::create(CaptureSettings::new(path), ports()).map(drop).unwrap_err();
+        let create =
+            |path: PathBuf| Output::create(CaptureSettings::new(path), ports(), Vec::new()).map(drop).unwrap_err();
         assert_eq!(create(folder.0.join("none/a")).kind(), io::ErrorKind::NotFound);
         let pipe = folder.0.join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());

@@ -228,7 +228,7 @@ mod tests {
     fn frames_of_several_lcores_are_merged_by_time() {
         let path = std::env::temp_dir().join(format!("rxe-capture-{}-order", std::process::id()));
         let port = Interface { name: "eth0".into(), description: "port 1".into(), mac: Default::default() };
-        let output = Output::create(CaptureSettings::new(path.clone()), vec![port]).unwrap();
+        let output = Output::create(CaptureSettings::new(path.clone()), vec![port], Vec::new()).unwrap();
         let (mut first, one) = RingBuffer::new(1024);
         let (mut second, two) = RingBuffer::new(1024);
         put(&mut first, 10, 0, b"second");
@@ -258,7 +258,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("rxe-capture-{}-writer-full.pcapng", std::process::id()));
         let settings = CaptureSettings { size: Some(1), ..CaptureSettings::new(path.clone()) };
         let port = Interface { name: "eth0".into(), description: "port 1".into(), mac: Default::default() };
-        let output = Output::create(settings, vec![port]).unwrap();
+        let output = Output::create(settings, vec![port], Vec::new()).unwrap();
         let (mut ring, other) = RingBuffer::new(4 << 20);
         for at in 0..20 {
             put(&mut ring, at, 0, &[7; 100_000]);

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rxe_inspect::latency::Latency;
 use rxe_inspect::report::{CounterGroup, Device, LcoreResources, Limits, Mr, Page, Port, Qp, Resources};
+use rxe_proto::cm::Handshake;
 use rxe_proto::mem::Memory;
 use rxe_proto::transport::{EngineConfig, Qpn};
 use rxe_service::inspect::{Counts, PART, QpEntry, Question};
@@ -319,6 +320,21 @@ impl Inspector {
         let worker = usize::from(qpn.worker());
         let known = worker < self.0.workers.len() && self.ask(worker, |reply| Question::Disconnect { qpn, reply })?;
         if known { Ok(()) } else { Err(InspectError::NoSuchQp(qpn)) }
+    }
+
+    /// The messages that made the connections of the connection manager.
+    pub(super) fn handshakes(&self) -> Result<Vec<Handshake>, InspectError> {
+        let (mut all, mut from) = (Vec::new(), 0);
+        loop {
+            // The control side is on worker 0.
+            let part = self.ask(0, |reply| Question::Handshakes { from, reply })?;
+            let next = part.items.last().and_then(|last| last.comm_id.checked_add(1));
+            all.extend(part.items);
+            match next {
+                Some(next) if part.more => from = next,
+                _ => return Ok(all),
+            }
+        }
     }
 
     /// Refuses new clients from now on: connection requests with reason 3, SIDR requests with status 3, TCP streams with a

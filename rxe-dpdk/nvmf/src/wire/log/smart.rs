@@ -31,7 +31,9 @@ pub struct SmartLog {
 
 const _: () = assert!(size_of::<SmartLog>() == 512);
 
-/// Critical warning: media are in read-only mode.
+/// Critical warning: the reliability of the subsystem is degraded.
+const DEGRADED: u8 = 1 << 2;
+/// Critical warning: all media are in read-only mode.
 const MEDIA_READ_ONLY: u8 = 1 << 3;
 /// Bytes of a data unit: 1000 blocks of 512.
 const DATA_UNIT: u64 = 512_000;
@@ -57,7 +59,14 @@ impl SmartLog {
         self
     }
 
-    /// The same with a namespace that a failed flush has made read-only.
+    /// The same after a failed flush, which may have lost data.
+    #[must_use]
+    pub const fn degraded(mut self) -> SmartLog {
+        self.critical_warning |= DEGRADED;
+        self
+    }
+
+    /// The same with failed flushes of every namespace, each of which is read-only since.
     #[must_use]
     pub const fn read_only(mut self) -> SmartLog {
         self.critical_warning |= MEDIA_READ_ONLY;
