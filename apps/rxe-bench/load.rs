@@ -36,6 +36,10 @@ pub struct Lane {
     left: u64,
     /// When the last message was posted; for latency, with one outstanding message.
     posted_at: Instant,
+    /// Answers, and acknowledged messages, that no further message has followed yet: an answer may come before the acknowledgement, when
+    /// that is lost, and the message has its place in the send queue until then.
+    answers: u32,
+    acknowledged: u32,
 }
 
 /// Memory of the target.
@@ -145,6 +149,8 @@ impl Load {
                 reverse: false,
                 left: 0,
                 posted_at: Instant::ZERO,
+                answers: 0,
+                acknowledged: 0,
             })
         };
         if let Some(small) = regions.iter().find(|region| region.len < layout.needs()) {
@@ -227,7 +233,7 @@ impl Load {
                 Verb::Atomic => WorkRequest::fetch_add(&sges, remote, 1),
             };
             let wr = wr.wr_id(self.mark | u64::from(count) << 32 | index as u64);
-            dev.post_send(lane.qp, if nth == count && !self.answered { wr.signaled() } else { wr })?;
+            dev.post_send(lane.qp, if nth == count { wr.signaled() } else { wr })?;
         }
         lane.left -= u64::from(count);
         lane.posted_at = cx.now();
@@ -245,31 +251,51 @@ impl Load {
             if !succeeded(wc)? {
                 continue;
             }
-            let (index, count) = (wc.wr_id as u32 as usize, ((wc.wr_id ^ self.mark) >> 32) as u32);
-            // One receive per outstanding message, and none that is left for the next size.
-            if wc.opcode == WcOpcode::Recv
-                && self.refills
-                && let Some(lane) = self.lanes.get(index)
-                && lane.left > 0
-            {
-                let receive = RecvWr { wr_id: wc.wr_id, sges: &[lane.local] };
-                cx.device()
-                    .post_recv(lane.qp, receive)
-                    .map_err(|error| format!("a receive cannot be posted: {error}"))?;
+            let (index, mut count) = (wc.wr_id as u32 as usize, ((wc.wr_id ^ self.mark) >> 32) as u32);
+            if self.answered {
+                count = self.answered(cx, wc, index, count)?;
+            } else {
+                self.finished(cx, index, count);
+                self.in_flight -= u64::from(count);
             }
-            self.done += u64::from(count);
-            self.in_flight -= u64::from(count);
-            if let Some(latency) = &mut self.latency
-                && let Some(lane) = self.lanes.get(index)
-            {
-                // Saturates at the histogram's bound.
-                latency.saturating_record(cx.now().saturating_since(lane.posted_at).as_nanos() as u64);
-            }
-            if self.refills {
+            if self.refills && count > 0 {
                 self.post(cx, index, count).map_err(|error| format!("a message cannot be posted: {error}"))?;
             }
         }
         Ok(())
+    }
+
+    /// Handles an answer, or the acknowledgement of `count` messages. Returns how many messages may follow.
+    #[inline]
+    fn answered(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion, index: usize, count: u32) -> Result<u32, String> {
+        let is_answer = wc.opcode == WcOpcode::Recv;
+        if is_answer {
+            self.finished(cx, index, count);
+        }
+        let Some(lane) = self.lanes.get_mut(index) else { return Ok(0) };
+        *(if is_answer { &mut lane.answers } else { &mut lane.acknowledged }) += count;
+        // One receive per outstanding message, and none that is left for the next size.
+        if is_answer && self.refills && lane.left > u64::from(lane.answers - count) {
+            let receive = RecvWr { wr_id: wc.wr_id, sges: &[lane.local] };
+            cx.device().post_recv(lane.qp, receive).map_err(|error| format!("a receive cannot be posted: {error}"))?;
+        }
+        let both = lane.answers.min(lane.acknowledged);
+        lane.answers -= both;
+        lane.acknowledged -= both;
+        self.in_flight -= u64::from(both);
+        Ok(both)
+    }
+
+    /// Counts `count` messages that are done.
+    #[inline]
+    fn finished(&mut self, cx: &Context<'_>, index: usize, count: u32) {
+        self.done += u64::from(count);
+        if let Some(latency) = &mut self.latency
+            && let Some(lane) = self.lanes.get(index)
+        {
+            // Saturates at the histogram's bound.
+            latency.saturating_record(cx.now().saturating_since(lane.posted_at).as_nanos() as u64);
+        }
     }
 }
 

@@ -52,3 +52,17 @@ fn rxe_bench_measures_and_verifies_rxe_target() {
     assert!(!totals.contains("queue_pairs_left") && !totals.contains("bad_icrc"), "{totals}");
     assert!(totals.contains("port0: rx_frames=") && totals.contains("\nudp: rcvd_packets="), "{totals}");
 }
+
+/// An answer may come although the acknowledgement of what it answers is lost.
+#[test]
+fn messages_that_are_answered_before_they_are_acknowledged_keep_their_place() {
+    let target = Target::start("");
+    target.ctl("fault add drop --direction tx --opcode ACKNOWLEDGE --probability 0.3");
+    for (words, test, of) in [
+        ("send-lat -s 64 -n 300", "send-lat", (64, 1, 300)),
+        ("send-bw -s 64 -q 2 -n 301 -b", "send-bw", (64, 2, 1204)),
+    ] {
+        check(&target.measure(words), test, of);
+    }
+    target.stop();
+}

@@ -29,6 +29,10 @@ const PATIENCE: u64 = 4_000_000;
 /// requested before cannot be taken back. In nanoseconds.
 const SETTLING: u64 = 20_000_000;
 
+/// The same for a probe, which a round trip behind a queue would teach that the queue is the path. What is outstanding keeps the line
+/// busy meanwhile.
+const PROBE_SETTLING: u64 = 1_000_000_000;
+
 /// The round trip of a short message that is wanted, in shortest round trips.
 const SHORTEST_ROUND_TRIPS: u64 = 3;
 
@@ -178,10 +182,25 @@ impl LongLimit {
             self.lost = self.outstanding;
             self.answered_at = now;
         }
-        if self.kept_since.is_none() && now >= self.changed_at.after(SETTLING) {
-            self.kept_since = Some(now);
+        if self.kept_since.is_none() {
+            self.settled_late(now);
         }
         Mix::Limited
+    }
+
+    /// More is outstanding than the limit since it was changed.
+    fn settled_late(&mut self, now: Instant) {
+        match self.probe {
+            None if now >= self.changed_at.after(SETTLING) => self.kept_since = Some(now),
+            // It has failed.
+            Some(began) if now >= began.after(PROBE_SETTLING) => self.end_probe(now, began),
+            _ => {}
+        }
+    }
+
+    fn end_probe(&mut self, now: Instant, began: Instant) {
+        self.probe = None;
+        self.next_probe = now.after(PROBE_PAUSE * now.nanos_since(began));
     }
 
     /// When what is outstanding will be taken for lost, if nothing is answered.
@@ -244,8 +263,8 @@ impl LongLimit {
     }
 
     /// A queue pair without long messages outstanding has sent a short one. `knows_path`: it has measured a round trip
-    /// while no long message was under way, or in a probe.
-    pub(super) fn short_sent(&mut self, now: Instant, knows_path: bool) {
+    /// while no long message was under way, or in a probe. `mean` is its mean round trip, in nanoseconds, or 0.
+    pub(super) fn short_sent(&mut self, now: Instant, knows_path: bool, mean: u64) {
         if !self.is_limited {
             if self.outstanding.is_none() {
                 return;
@@ -255,7 +274,7 @@ impl LongLimit {
             self.limit = self.limit.min(self.outstanding.out.max(self.outstanding.in_).max(LEAST));
             self.changed(now);
         }
-        self.limited_until = now.after(HOLD.max(3 * self.round_trip));
+        self.limited_until = now.after(HOLD.max(3 * self.round_trip.max(mean)));
         if !knows_path && self.probe.is_none() && now >= self.next_probe {
             self.probe = Some(now);
             self.limit = LEAST;
@@ -276,9 +295,9 @@ impl LongLimit {
         if !self.is_limited || self.kept_since.is_none_or(|since| now.nanos_since(since) < round_trip) {
             return false;
         }
-        let probe = self.probe.take();
+        let probe = self.probe;
         if let Some(began) = probe {
-            self.next_probe = now.after(PROBE_PAUSE * now.nanos_since(began));
+            self.end_probe(now, began);
         }
         let target = shortest.saturating_mul(SHORTEST_ROUND_TRIPS).max(1);
         if round_trip > target {
@@ -312,7 +331,7 @@ mod tests {
         let mut limit = LongLimit::default();
         limit.settle(at(100), Outstanding::default(), out(bytes));
         assert_eq!(limit.mix(at(100), false), Mix::SomeLong);
-        limit.short_sent(at(100), true);
+        limit.short_sent(at(100), true, 0);
         limit
     }
 
@@ -323,8 +342,12 @@ mod tests {
         limit.settle(at(100), out(4096), out(0));
         assert_eq!(limit.mix(at(10_099), false), Mix::Limited, "also while nothing is outstanding");
         assert_eq!(limit.mix(at(10_100), false), Mix::NoneLong);
-        limit.short_sent(at(10_100), true);
+        limit.short_sent(at(10_100), true, 0);
         assert_eq!(limit.mix(at(10_100), false), Mix::NoneLong, "short messages alone need none");
+        let mut limit = limited(4096);
+        limit.short_sent(at(200), true, 34_000_000);
+        assert_eq!(limit.mix(at(102_199), false), Mix::Limited, "three round trips");
+        assert_eq!(limit.mix(at(102_200), false), Mix::SomeLong);
     }
 
     #[test]
@@ -375,16 +398,16 @@ mod tests {
     #[test]
     fn a_queue_pair_that_knows_path_nothing_measures_with_the_lowest_limit_but_not_all_the_time() {
         let mut limit = limited(1 << 22);
-        limit.short_sent(at(200), false);
+        limit.short_sent(at(200), false, 0);
         assert_eq!((limit.limit, limit.has_room(Direction::Out)), (LEAST, false));
         limit.settle(at(1_000), out(1 << 22), out(10_000));
         limit.bind();
         limit.short_answered(at(1_200), 200_000, 200_000);
         assert_eq!(limit.limit, 2 * LEAST);
         // The probe took 1 ms.
-        limit.short_sent(at(31_199), false);
+        limit.short_sent(at(31_199), false, 0);
         assert_eq!(limit.limit, 2 * LEAST);
-        limit.short_sent(at(31_200), false);
+        limit.short_sent(at(31_200), false, 0);
         assert_eq!(limit.limit, LEAST);
     }
 
@@ -392,7 +415,7 @@ mod tests {
     fn what_is_not_answered_for_a_while_counts_no_longer_if_something_waits() {
         let mut limit = limited(LEAST);
         for millis in 1..4 {
-            limit.short_sent(at(1_000 * millis), true);
+            limit.short_sent(at(1_000 * millis), true, 0);
             assert_eq!((limit.mix(at(1_000 * millis), true), limit.has_room(Direction::Out)), (Mix::Limited, false));
         }
         assert_eq!(limit.expires(), at(4_100));
@@ -415,14 +438,36 @@ mod tests {
     fn a_read_that_was_requested_whole_does_not_keep_the_limit_from_changing_for_ever() {
         let mut limit = limited(4096);
         limit.settle(at(100), out(4096), Outstanding { out: 4096, in_: 1 << 26 });
-        limit.short_sent(at(100), false);
-        limit.short_sent(at(10_000), true);
+        limit.short_answered(at(200), 100_000, 1_000);
+        limit.short_sent(at(10_000), true, 0);
         limit.mix(at(10_000), false);
         assert_eq!(limit.kept_since, None);
-        limit.short_sent(at(20_099), true);
-        limit.mix(at(20_099), false);
-        limit.short_sent(at(20_100), true);
-        limit.mix(at(20_100), false);
-        assert_eq!(limit.kept_since, Some(at(20_100)));
+        limit.short_sent(at(20_199), true, 0);
+        limit.mix(at(20_199), false);
+        assert_eq!(limit.kept_since, None);
+        limit.mix(at(20_200), false);
+        assert_eq!(limit.kept_since, Some(at(20_200)));
+    }
+
+    #[test]
+    fn a_probe_measures_when_what_was_sent_before_has_arrived_or_fails() {
+        let mut limit = limited(4096);
+        limit.settle(at(100), out(4096), Outstanding { out: 4096, in_: 1 << 26 });
+        limit.short_sent(at(100), false, 0);
+        for millis in (10..1_000).step_by(5) {
+            limit.short_sent(at(1_000 * millis), false, 0);
+            limit.mix(at(1_000 * millis), false);
+            assert!(!limit.short_answered(at(1_000 * millis), 500_000, 500_000), "behind the READ");
+        }
+        limit.short_sent(at(1_000_099), false, 0);
+        limit.mix(at(1_000_099), false);
+        assert!(limit.probe.is_some());
+        limit.mix(at(1_000_100), false);
+        assert_eq!((limit.probe, limit.next_probe), (None, at(31_000_100)));
+        // Another one, and the READ has arrived.
+        limit.settle(at(31_000_000), Outstanding { out: 4096, in_: 1 << 26 }, out(4096));
+        limit.short_sent(at(31_000_100), false, 0);
+        limit.short_sent(at(31_000_100), false, 0);
+        assert!(limit.short_answered(at(31_000_200), 50_000, 50_000));
     }
 }

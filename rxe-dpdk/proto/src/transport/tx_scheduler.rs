@@ -366,7 +366,7 @@ mod tests {
             scheduler.with_limit(PORT, |limit| limit.settle(at(5), before, after));
         };
         settle(&mut scheduler, Outstanding::default(), full);
-        scheduler.with_limit(PORT, |limit| limit.short_sent(at(5), true));
+        scheduler.with_limit(PORT, |limit| limit.short_sent(at(5), true, 0));
         assert!(scheduler.is_limited() && scheduler.held_until().is_none());
         (0..3).for_each(|slot| scheduler.hold(PORT, Direction::Out, slot));
         scheduler.hold(PORT, Direction::In, 3);
@@ -384,7 +384,7 @@ mod tests {
         // The end of the limit is enough.
         scheduler.with_limit(PORT, |limit| {
             limit.settle(at(5), Outstanding::default(), full);
-            limit.short_sent(at(5), true);
+            limit.short_sent(at(5), true, 0);
         });
         scheduler.hold(PORT, Direction::Out, 4);
         scheduler.with_limit(PORT, |limit| limit.settle(at(5), full, Outstanding { out: 1 << 21, in_: 0 }));

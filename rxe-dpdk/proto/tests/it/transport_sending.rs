@@ -351,6 +351,40 @@ fn queue_pairs_that_wait_for_the_limit_are_not_all_woken_for_each_packet() {
     assert!(packets > 1_000 && stalls > 0 && stalls < packets, "{stalls} stalls for {packets} packets");
 }
 
+/// The first short message comes when READs fill the line for longer than any timer of the limit.
+#[test]
+fn a_round_trip_behind_a_long_queue_is_not_taken_for_that_of_the_path() {
+    const LEN: usize = 1 << 20;
+    // 1 MiB takes 8 ms.
+    let (mut pair, qpns) = beside_short(9, LEN, LinkParams { rate: 1_000, delay: 5 * MICRO, loss: 0 });
+    let remote = remote(&pair.nodes[1]);
+    let (short, read) = (SendOp::Write { remote, imm: None }, SendOp::Read { remote });
+    for (index, &qpn) in qpns.iter().enumerate().skip(1) {
+        (0..2).for_each(|_| post_on(&mut pair.nodes[0], qpn, index as u64, read, LEN));
+    }
+    let mut shorts = 0;
+    let mut until = |pair: &mut RatedPair, end: rxe_proto::Instant| {
+        let mut bytes = 0;
+        while pair.now < end {
+            for index in step(pair) {
+                let (op, len) = if index == 0 { (short, 64) } else { (read, LEN) };
+                shorts += u32::from(index == 0);
+                bytes += if index == 0 { 0 } else { LEN };
+                post_on(&mut pair.nodes[0], qpns[index as usize], index, op, len);
+            }
+        }
+        (std::mem::take(&mut shorts), bytes)
+    };
+    let begun = pair.now;
+    until(&mut pair, begun + 20 * MILLI);
+    post_on(&mut pair.nodes[0], qpns[0], 0, short, 64);
+    until(&mut pair, begun + 500 * MILLI);
+    let (shorts, bytes) = until(&mut pair, begun + 1_000 * MILLI);
+    // Three times the 0.4 ms that the lowest limit takes are wanted; it was 34 ms.
+    assert!(shorts > 300, "{shorts} short messages in 500 ms");
+    assert!(bytes >= 500 * 125_000 * 9 / 10, "{bytes} bytes in 500 ms");
+}
+
 // [RC-REQ-ACKREQ]
 #[test]
 fn a_window_that_follows_the_round_trip_limits_requests_and_no_responses() {

@@ -317,7 +317,8 @@ impl Qp {
                 // What was measured before there was a limit says nothing about it.
                 self.requester.take_sample();
             }
-            cx.scheduler.with_limit(self.port(), |limit| limit.short_sent(now, knows_path));
+            let mean = self.requester.mean_round_trip();
+            cx.scheduler.with_limit(self.port(), |limit| limit.short_sent(now, knows_path, mean));
         }
     }
 

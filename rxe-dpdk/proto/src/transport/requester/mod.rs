@@ -218,8 +218,11 @@ impl Requester {
     /// limited; then so is the first repetition. Without early retransmission none is.
     #[inline]
     pub(super) fn repeated_room(&self, is_limited: bool, config: &EngineConfig) -> Option<u32> {
-        let repeats = self.timer.repetitions() > u8::from(!is_limited) && config.early_retransmission;
-        repeats.then_some(u32::from(self.cursor == self.una))
+        let repetitions = self.timer.repetitions();
+        if repetitions == 0 || !config.early_retransmission {
+            return None;
+        }
+        (is_limited || repetitions > 1).then_some(u32::from(self.cursor == self.una))
     }
 
     pub(super) fn next_psn(&self) -> Psn {
