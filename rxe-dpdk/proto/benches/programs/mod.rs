@@ -182,10 +182,7 @@ impl TestEnv {
         for _ in 0..program.qps {
             let (ours, theirs) = (initiator.create_qp(depth, access), target.create_qp(depth, access));
             (initiator.qpn, target.qpn) = (ours, theirs);
-            initiator.ready_to_receive(2, theirs, &agreed);
-            target.ready_to_receive(1, ours, &agreed);
-            initiator.ready_to_send(&agreed);
-            target.ready_to_send(&agreed);
+            initiator.connect(&mut target, &agreed);
             qpns.push((ours, theirs));
         }
         let packets = program.messages * program.size.div_ceil(program.mtu.bytes()).max(1);

@@ -264,10 +264,7 @@ fn the_nak_of_a_destroyed_queue_pair_reaches_the_peer() {
         let (ours, theirs) =
             (peer.create_qp(4, Access::empty()), target.create_qp(4, Access::REMOTE_WRITE | Access::REMOTE_READ));
         (peer.qpn, target.qpn) = (ours, theirs);
-        peer.ready_to_receive(2, theirs, &agreed);
-        target.ready_to_receive(1, ours, &agreed);
-        peer.ready_to_send(&agreed);
-        target.ready_to_send(&agreed);
+        peer.connect(&mut target, &agreed);
         pairs.push((ours, theirs));
     }
     let good = RemoteAddr { addr: target.region.addr(), rkey: target.region.rkey() };

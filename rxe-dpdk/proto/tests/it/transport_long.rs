@@ -48,15 +48,10 @@ impl Mixed {
         let mut qpns = vec![rated.nodes[0].qpn];
         for _ in 1..QPS {
             let [a, b] = &mut rated.nodes;
-            let theirs = Agreed { sq_psn: agreed().rq_psn, rq_psn: agreed().sq_psn, ..agreed() };
             a.qpn = a.create_qp(DEPTH, agreed().access);
             b.qpn = b.create_qp(DEPTH, agreed().access);
-            let (ours, peers) = (a.qpn, b.qpn);
-            a.ready_to_receive(2, peers, &agreed());
-            b.ready_to_receive(1, ours, &theirs);
-            a.ready_to_send(&agreed());
-            b.ready_to_send(&theirs);
-            qpns.push(ours);
+            a.connect(b, &agreed());
+            qpns.push(a.qpn);
         }
         let region = &rated.nodes[1].region;
         let remote = RemoteAddr { addr: region.addr(), rkey: region.rkey() };

@@ -19,12 +19,8 @@ fn queue_pairs(pair: &mut RatedPair, count: usize, depth: u32, agreed: &Agreed) 
     for _ in 1..count {
         let [a, b] = &mut pair.nodes;
         (a.qpn, b.qpn) = (a.create_qp(depth, agreed.access), b.create_qp(depth, agreed.access));
-        let (ours, peers) = (a.qpn, b.qpn);
-        a.ready_to_receive(2, peers, agreed);
-        b.ready_to_receive(1, ours, agreed);
-        a.ready_to_send(agreed);
-        b.ready_to_send(agreed);
-        qpns.push(ours);
+        a.connect(b, agreed);
+        qpns.push(a.qpn);
     }
     qpns
 }

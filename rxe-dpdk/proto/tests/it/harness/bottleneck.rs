@@ -88,10 +88,7 @@ impl Bottleneck {
             let qpns = (0..qps).map(|_| {
                 node.qpn = node.create_qp(depth, agreed.access);
                 receiver.qpn = receiver.create_qp(depth, agreed.access);
-                node.ready_to_receive(RECEIVER, receiver.qpn, agreed);
-                receiver.ready_to_receive(end, node.qpn, agreed);
-                node.ready_to_send(agreed);
-                receiver.ready_to_send(agreed);
+                node.connect(&mut receiver, agreed);
                 node.qpn
             });
             let qpns = qpns.collect();

@@ -112,12 +112,17 @@ impl Node {
         let config = |worker| EngineConfig { worker, seed: [worker + 1; 32], ..config.clone() };
         let mut a = Node::new(1, config(0), depth, memory, agreed.access);
         let mut b = Node::new(2, config(3), depth, memory, agreed.access);
-        let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
-        a.ready_to_receive(2, b.qpn, agreed);
-        b.ready_to_receive(1, a.qpn, &theirs);
-        a.ready_to_send(agreed);
-        b.ready_to_send(&theirs);
+        a.connect(&mut b, agreed);
         [a, b]
+    }
+
+    /// The queue pairs of both ends, in INIT, are connected. `agreed.sq_psn` and `rq_psn` are those of this end.
+    pub fn connect(&mut self, peer: &mut Node, agreed: &Agreed) {
+        let theirs = Agreed { sq_psn: agreed.rq_psn, rq_psn: agreed.sq_psn, ..*agreed };
+        self.ready_to_receive(peer.end, peer.qpn, agreed);
+        peer.ready_to_receive(self.end, self.qpn, &theirs);
+        self.ready_to_send(agreed);
+        peer.ready_to_send(&theirs);
     }
 
     /// No queue pair yet: a completion queue of `cqe` entries and a region of `memory` bytes.
