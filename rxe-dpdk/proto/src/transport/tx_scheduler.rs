@@ -86,13 +86,12 @@ impl TxScheduler {
         self.ports.get(usize::from(port.0)).map(|port| &port.limit)
     }
 
-    /// Changes the limit of a port's long messages, if anything was sent there.
+    /// Changes the limit of a port's long messages, but not its sums, if anything was sent there.
     pub(super) fn with_limit(&mut self, port: PortId, change: impl FnOnce(&mut LongLimit)) {
         if let Some(port) = self.ports.get_mut(usize::from(port.0)) {
-            let before = (port.limit.is_limited(), port.limit.has_long());
+            let was_limited = port.limit.is_limited();
             change(&mut port.limit);
-            self.limited = self.limited + usize::from(port.limit.is_limited()) - usize::from(before.0);
-            self.long = self.long + usize::from(port.limit.has_long()) - usize::from(before.1);
+            self.limited = self.limited + usize::from(port.limit.is_limited()) - usize::from(was_limited);
         }
     }
 
@@ -363,7 +362,7 @@ mod tests {
         let at = Instant::from_nanos;
         let full = Outstanding { out: 1 << 20, in_: 1 << 20 };
         let settle = |scheduler: &mut TxScheduler, before, after| {
-            scheduler.with_limit(PORT, |limit| limit.settle(at(5), before, after));
+            scheduler.settle(PORT, at(5), before, after);
         };
         settle(&mut scheduler, Outstanding::default(), full);
         scheduler.with_limit(PORT, |limit| limit.short_sent(at(5), true, 0));
@@ -382,12 +381,10 @@ mod tests {
         let order: Vec<u16> = std::iter::from_fn(|| next(&mut scheduler, 0)).collect();
         assert_eq!(order, [0, 1, 2, 7, 8]);
         // The end of the limit is enough.
-        scheduler.with_limit(PORT, |limit| {
-            limit.settle(at(5), Outstanding::default(), full);
-            limit.short_sent(at(5), true, 0);
-        });
+        settle(&mut scheduler, Outstanding::default(), full);
+        scheduler.with_limit(PORT, |limit| limit.short_sent(at(5), true, 0));
         scheduler.hold(PORT, Direction::Out, 4);
-        scheduler.with_limit(PORT, |limit| limit.settle(at(5), full, Outstanding { out: 1 << 21, in_: 0 }));
+        settle(&mut scheduler, full, Outstanding { out: 1 << 21, in_: 0 });
         assert!(scheduler.is_empty());
         scheduler.expire_limits(at(20_000_000));
         assert!(!scheduler.is_empty() && !scheduler.is_limited());

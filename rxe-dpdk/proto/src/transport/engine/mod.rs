@@ -145,12 +145,9 @@ impl Engine {
             let (slot, quanta) = match interrupted.take() {
                 Some(turn) => turn,
                 None => match self.cx.scheduler.dequeue(port) {
-                    Some(Next::Scheduled(slot)) => (slot, Quanta::of(&self.cx.config)),
-                    Some(Next::Held(slot)) if self.qps.in_slot(slot).is_some_and(Qp::end_hold) => {
-                        (slot, Quanta::of(&self.cx.config))
-                    }
                     // Its turn comes with its replies.
-                    Some(Next::Held(_)) => continue,
+                    Some(Next::Held(slot)) if !self.qps.in_slot(slot).is_some_and(Qp::end_hold) => continue,
+                    Some(Next::Scheduled(slot) | Next::Held(slot)) => (slot, Quanta::of(&self.cx.config)),
                     None => break,
                 },
             };

@@ -335,9 +335,8 @@ impl Qp {
         if let Some(sample) = sample
             && !was_long
         {
-            let shortest = self.requester.shortest_round_trip();
+            let (port, shortest) = (self.port(), self.requester.shortest_round_trip());
             let knows_path = &mut self.requester.knows_path;
-            let port = self.link.as_ref().map_or(PortId(0), |link| link.template.port());
             cx.scheduler.with_limit(port, |limit| *knows_path |= limit.short_answered(now, sample, shortest));
         }
     }
