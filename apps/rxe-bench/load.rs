@@ -253,7 +253,7 @@ impl Load {
             }
             let (index, mut count) = (wc.wr_id as u32 as usize, ((wc.wr_id ^ self.mark) >> 32) as u32);
             if self.answered {
-                count = self.answered(cx, wc, index, count)?;
+                count = self.heard(cx, wc, index, count)?;
             } else {
                 self.finished(cx, index, count);
                 self.in_flight -= u64::from(count);
@@ -267,7 +267,7 @@ impl Load {
 
     /// Handles an answer, or the acknowledgement of `count` messages. Returns how many messages may follow.
     #[inline]
-    fn answered(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion, index: usize, count: u32) -> Result<u32, String> {
+    fn heard(&mut self, cx: &mut Context<'_>, wc: &WorkCompletion, index: usize, count: u32) -> Result<u32, String> {
         let is_answer = wc.opcode == WcOpcode::Recv;
         if is_answer {
             self.finished(cx, index, count);
