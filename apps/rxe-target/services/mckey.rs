@@ -22,7 +22,7 @@ use rxe_service::{Context, GroupListener, Listen, Service};
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
 use super::metrics::{MetricsRegistry, ServiceMetrics};
-use super::out_of_band::datagram_qp;
+use super::out_of_band::{datagram_qp, give_back};
 use crate::config::MckeyConfig;
 
 /// The name that users select the service by.
@@ -191,9 +191,7 @@ impl Mckey {
         let groups = &self.groups;
         let unused = |member: &mut Member| !groups.keys().any(|group| group.0 == member.port);
         for Member { pd, qp, region, .. } in self.members.extract_if(.., unused) {
-            let mut dev = cx.device();
-            // They exist: no other code has their handles.
-            let _ = (dev.destroy_qp(qp), dev.dereg_mr(&region), dev.dealloc_pd(pd));
+            give_back(cx, pd, qp, &region);
         }
     }
 

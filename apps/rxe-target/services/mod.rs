@@ -13,10 +13,7 @@ mod floods;
 mod idle;
 mod mckey;
 mod metrics;
-// Other services are tested on the virtual network of these tests, too.
 #[cfg(test)]
-#[path = "nvmf/tests/network.rs"]
-#[allow(dead_code, clippy::duplicate_mod)]
 mod network;
 mod nvmf;
 mod out_of_band;

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use rxe_proto::Duration;
 use rxe_proto::verbs::{
-    AddressHandle, AhError, AnyQueuePair, AnyWorkRequest, Connected, Device, Payload, ProtectionDomain, QpCaps,
-    QpError, Qpn, QueuePair, RemoteAddr, RtrAttr, RtsAttr, Transition, Ud, UdAttr, WorkRequest,
+    AddressHandle, AhError, AnyQueuePair, AnyWorkRequest, Connected, Device, MemoryRegion, Payload, ProtectionDomain,
+    QpCaps, QpError, Qpn, QueuePair, RemoteAddr, RtrAttr, RtsAttr, Transition, Ud, UdAttr, WorkRequest,
 };
 use rxe_proto::wire::mad::RDMA_UDP_QKEY;
 use rxe_proto::wire::{PathMtu, PortId, Psn, udp_source_port, udp_source_port_ud};
@@ -145,4 +145,11 @@ pub fn datagram_qp(
             Err(error)
         }
     }
+}
+
+/// Gives back a datagram queue pair and what only it used.
+pub fn give_back(cx: &mut Context<'_>, pd: ProtectionDomain, qp: QueuePair<Ud>, region: &MemoryRegion) {
+    let mut dev = cx.device();
+    // They exist: no other code has their handles.
+    let _ = (dev.destroy_qp(qp), dev.dereg_mr(region), dev.dealloc_pd(pd));
 }

@@ -20,7 +20,7 @@ use rxe_service::{BudgetId, Charge, Context, DatagramDecision, Listen, QpMap, Se
 use super::factory::Factory;
 use super::idle::{Idle, SWEEP};
 use super::metrics::{MetricsRegistry, ServiceMetrics};
-use super::out_of_band::datagram_qp;
+use super::out_of_band::{datagram_qp, give_back};
 
 /// The name that users select the service by.
 pub const NAME: &str = "udaddy";
@@ -138,9 +138,7 @@ impl Udaddy {
         let unused: Vec<Qpn> = self.qps.values().filter(unused).map(|echo| echo.qp.qpn()).collect();
         for qpn in unused {
             if let Some(Echo { pd, qp, region, .. }) = self.qps.remove(&qpn) {
-                let mut dev = cx.device();
-                // They exist: no other code has their handles.
-                let _ = (dev.destroy_qp(qp), dev.dereg_mr(&region), dev.dealloc_pd(pd));
+                give_back(cx, pd, qp, &region);
             }
         }
     }

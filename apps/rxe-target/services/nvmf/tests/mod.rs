@@ -4,7 +4,6 @@ mod analyser;
 mod disks_model;
 mod host;
 mod model;
-mod network;
 
 use std::any::Any;
 use std::path::Path;
@@ -27,12 +26,12 @@ use rxe_testkit::temp::TempDir;
 use zerocopy::FromBytes;
 
 use self::host::{Answer, Host, IoKind, Order};
-use self::network::{Network, address};
 use super::factory::NAME;
 use super::instance::Nvmf;
 use super::shared::Shared;
 use crate::config::nvmf::{Backing, NamespaceConfig, NvmfConfig, SubsystemConfig};
 use crate::services::metrics::MetricsRegistry;
+use crate::services::network::{Network, address};
 
 const SUBSYSTEM: &str = "nqn.2026-01.test:disk";
 const BLOCKS: u64 = 256;
