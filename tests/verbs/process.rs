@@ -42,14 +42,22 @@ fn handler(place: &Place) -> Check {
     if done.stdout == "posted and completed, refused 0\n" { Ok(()) } else { Err(done.stdout) }
 }
 
-/// The list of mappings is read without the lock. Under it there were 40 messages for each registration, and now there are 200 or more.
+/// The list of mappings is read without the lock. Under it there were 40 messages for each registration at most, and now there are 200 or
+/// more, unless other programs have the CPUs: then the run is made again.
 fn registers(place: &Place) -> Check {
     let program = place.work().join("registers");
     compile(place, "registers.c", &program, &["-libverbs", "-lpthread"])?;
-    let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
-    expect_code(&done, 0)?;
-    let messages = done.stdout.split(' ').next().and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
-    if messages > 3000 { Ok(()) } else { Err(done.stdout) }
+    let mut said = String::new();
+    for _ in 0..6 {
+        let done = run(&mut place.program(place.address(), &program.display().to_string()), LIMIT)?;
+        expect_code(&done, 0)?;
+        let messages = done.stdout.split(' ').next().and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+        if messages > 3000 {
+            return Ok(());
+        }
+        said += &done.stdout;
+    }
+    Err(said)
 }
 
 fn exits(place: &Place, by_thread: bool) -> Check {
